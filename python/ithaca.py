@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 import ithaca_wire as wire
-from ithaca_batch import Batch, batches, between, check_granted, within
+from ithaca_batch import Batch, batches, between, check_entries, check_granted, stream_ids, within
 from ithaca_map import Map, Transaction, transact
 from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
@@ -214,17 +214,25 @@ class Client:
     def append_many(self, entries: Sequence[bytes], streams: Sequence[str] = (), tokens: bool = False) -> list[int]:
         """Appends the entries, several batches at a time, and returns their positions. They rise, but for entries that had to be
         appended again. With `tokens` the client writes them itself at positions that it was granted; else the sequencer does, where
-        the layout says that it can. If it raises, entries may have been appended, and `OutcomeUnknown` says where they may be."""
-        return self._append_to(entries, [self._stream(name) for name in streams], tokens)
+        the layout says that it can. If it raises, entries may have been appended, and `OutcomeUnknown` says where they may be; not if it
+        raises `ValueError`, for an entry that is too long, or for streams that are more than 16 or the same."""
+        return self._append_named(entries, streams, tokens)
+
+    def _append_named(
+        self, entries: Sequence[bytes], names: Sequence[str], tokens: bool = False, condition: Record | None = None
+    ) -> list[int]:
+        # A name is there for good, so nothing is named before all is looked at.
+        streams = stream_ids(names)
+        check_entries(entries, self._repeated(self._limits).entry_max)
+        for name, stream in zip(names, streams, strict=True) if entries else ():
+            self._name(name, stream)
+        return self._append_to(entries, streams, tokens, condition)
 
     def _append_to(
         self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False, condition: Record | None = None
     ) -> list[int]:
         deadline = time.monotonic() + self._timeout
         limits = self._repeated(self._limits, deadline)
-        for entry in entries:
-            if len(entry) > limits.entry_max:
-                raise ValueError(f"an entry of {len(entry)} bytes, of at most {limits.entry_max}")
         positions: list[int] = []
         sent: deque[tuple[Batch, tuple[Connection, int] | None]] = deque()
         for part in batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
@@ -500,15 +508,13 @@ class Client:
             watch = wire.WATCH_STREAM(stream=stream, next=seen, wait_ms=500)
             self._repeated(lambda layout, deadline: self._ask(layout.sequencer, wire.WATCH_STREAM, watch, layout, deadline))
 
-    def _stream(self, name: str) -> int:
-        """The id of the stream, whose name is in the log before its first entry."""
-        stream = wire.stream_id(name)
+    def _name(self, name: str, stream: int) -> None:
+        """Has the name of the stream in the log before its first entry."""
         if stream not in self._named:
             if self.stream_end(name)[1] is None:
                 names = self._batch([name.encode()], [wire.NAMES])
                 self._appended(names, None, False, time.monotonic() + self._timeout)
             self._named.add(stream)
-        return stream
 
     def _read_stream_part(self, layout: Layout, stream: int, first: int, end: int, deadline: float) -> tuple[list[Entry], int]:
         """The stream's entries in [first, end), and where the part that was looked at ends: at the first hole."""
@@ -543,10 +549,9 @@ class Client:
     def append_record(self, record: Callable[[int, int], bytes], names: Sequence[str], condition: Record) -> int:
         """Appends the record of a transaction over these objects, which is made of who commits it and its number, on its condition, and
         returns its position. Raises `Aborted`."""
-        streams = [self._stream(name) for name in names]
         self._next_call += 1
         try:
-            return self._append_to([record(self._caller, self._next_call - 1)], streams, condition=condition)[0]
+            return self._append_named([record(self._caller, self._next_call - 1)], names, condition=condition)[0]
         except OutcomeUnknown:
             # It may come yet, and records say that nothing below their number does: those that follow are somebody else's.
             self._caller, self._next_call = secrets.randbelow(NONE - 1) + 1, 0
@@ -554,6 +559,8 @@ class Client:
 
     def ask_view(self, stream: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
         """What a node that keeps views answers to a question about an object: the first whose answer is not to be passed over."""
+        if len(question) > wire.QUESTION_MAX:
+            raise ValueError(f"a question of {len(question)} bytes about an object, of at most {wire.QUESTION_MAX}")
 
         def attempt(layout: Layout, deadline: float) -> bytes:
             ask = wire.ASK_VIEW(stream=stream, length=len(question), checksum=wire.crc32c(question))

@@ -33,6 +33,26 @@ class Batch:
         return [wire.ROW(len=len(entry), crc32c=wire.crc32c(entry)) for entry in self.entries]
 
 
+def check_entries(entries: Sequence[bytes], most_bytes: int) -> None:
+    """Raises what says that one of the entries is none, or longer than so many bytes."""
+    for entry in entries:
+        if not isinstance(entry, (bytes, bytearray, memoryview)):
+            raise TypeError(f"an entry is bytes, and no {type(entry).__name__}")
+        if len(entry) > most_bytes:
+            raise ValueError(f"an entry of {len(entry)} bytes, of at most {most_bytes}")
+
+
+def stream_ids(names: Sequence[str]) -> list[int]:
+    """The ids of the streams of one entry. Raises `ValueError` if they are none."""
+    if isinstance(names, str):
+        raise ValueError(f"a list of names of streams is wanted, not {names!r}")
+    if len(names) > wire.STREAMS_MAX:
+        raise ValueError(f"an entry of {len(names)} streams, of at most {wire.STREAMS_MAX}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"an entry is in a stream once: {', '.join(map(repr, names))}")
+    return [wire.stream_id(name) for name in names]
+
+
 def check_granted(batch: Batch, groups: Sequence[Record]) -> None:
     """Raises `Aborted` if the batch was refused for its condition."""
     for group in groups:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 # Levels around a value of a map in arguments and results: their names, and a list where there may be several or none.
 NAMED, LISTED = 1, 2
+# Parts of one map that a transaction names. Of one with more it names all, which makes more conflicts and never fewer.
+PARTS_MAX = 64
+# So that calls fit into a record, and into a question, with what stands around them.
+CALLS_BYTES_MAX = wire.ENTRY_MAX - 4096
 Result = TypeVar("Result")
 
 
@@ -89,7 +93,7 @@ class Transaction:
 
     def __init__(self, client: Client) -> None:
         self._client, self.snapshot = client, client.tail()
-        self._reads: dict[tuple[int, int], None] = {}
+        self._reads: dict[tuple[str, int], None] = {}
         self._calls: list[Call] = []
         self._maps: dict[str, Map] = {}
 
@@ -97,8 +101,8 @@ class Transaction:
         """The map of this name as of the snapshot, with what this transaction has changed itself."""
         return self._maps.setdefault(name, Map(self._client, name, self))
 
-    def note_reads(self, stream: int, parts: Iterable[int]) -> None:
-        self._reads.update(((stream, part), None) for part in parts)
+    def note_reads(self, name: str, parts: Iterable[int]) -> None:
+        self._reads.update(((name, part), None) for part in parts)
 
     def add(self, call: Call) -> None:
         self._calls.append(call)
@@ -129,12 +133,36 @@ def transact(client: Client, body: Callable[[Transaction], Result], retries: int
     raise AssertionError("it is run until it commits or raises")
 
 
-def _append(client: Client, calls: list[Call], snapshot: int, reads: Iterable[tuple[int, int]]) -> int:
+def _append(client: Client, calls: list[Call], snapshot: int, reads: Iterable[tuple[str, int]]) -> int:
+    _check(calls)
     names = list(dict.fromkeys(call.name for call in calls))
-    written = dict.fromkeys((wire.stream_id(call.name), call.part) for call in calls)
-    read, writes = ([wire.PART(stream=stream, key=part) for stream, part in parts] for parts in (reads, written))
+    read, writes = _parts(reads), _parts((call.name, call.part) for call in calls)
+    if len(read) > wire.CONDITION_PARTS_MAX:
+        raise ValueError(f"a transaction that has read {len(read)} parts of maps, of at most {wire.CONDITION_PARTS_MAX}")
     condition = wire.CONDITION(snapshot=snapshot, reads=read, writes=writes)
     return client.append_record(lambda caller, request: record(caller, request, calls), names, condition)
+
+
+def _check(calls: Sequence[Call]) -> None:
+    """Raises `ValueError` if the calls do not fit into one record."""
+    names, size = {call.name for call in calls}, sum(len(call.arguments) + len(call.method) + 8 for call in calls)
+    for count, most, what in (
+        (len(names), wire.STREAMS_MAX, "maps"), (len(calls), wire.CALLS_MAX, "calls"), (size, CALLS_BYTES_MAX, "bytes of calls"),
+    ):  # fmt: skip
+        if count > most:
+            raise ValueError(f"a change of {count} {what}, of at most {most}")
+
+
+def _parts(named: Iterable[tuple[str, int]]) -> list[wire.Record]:
+    """Each part once, as a condition has them."""
+    of: dict[str, dict[int, None]] = {}
+    for name, part_of in named:
+        of.setdefault(name, {})[part_of] = None
+    found = []
+    for name, parts in of.items():
+        stream, is_whole = wire.stream_id(name), len(parts) > PARTS_MAX or ALL in parts
+        found += [wire.PART(stream=stream, key=key) for key in ([ALL] if is_whole else parts)]
+    return found
 
 
 class Map:
@@ -220,6 +248,7 @@ class Map:
         """Appends a call, now or with its transaction, and gives its position."""
         packed = pack(arguments, around)
         call = Call(self._name, method, packed, part(pack(arguments["key"])) if "key" in arguments else ALL)
+        _check([call])
         if self._name not in self._client.known_maps:
             # A call of a map would stop an object of another type for good: the node says whether it is one.
             self._client.map(self._name).size()
@@ -237,7 +266,7 @@ class Map:
             if at is not None:
                 raise ValueError("a transaction reads its snapshot")
             keys = [arguments["key"]] if "key" in arguments else arguments.get("keys")
-            self._transaction.note_reads(self._stream, [ALL] if keys is None else [part(pack(key)) for key in keys])
+            self._transaction.note_reads(self._name, [ALL] if keys is None else [part(pack(key)) for key in keys])
             snapshot = self._transaction.snapshot
             return self._ask(snapshot, snapshot, self._transaction.calls_of(self._name), read)
         if at is not None:

@@ -23,6 +23,10 @@ ENTRY_MAX = 1 << 20
 RUN_MAX = 16_384
 READ_MAX = 4 << 20
 FILL_MAX = 65_536
+STREAMS_MAX = 16
+CONDITION_PARTS_MAX = 1024
+CALLS_MAX = 4096
+QUESTION_MAX = 1 << 20
 REPLY = 0x8000
 PUSH, LAST = 1, 2
 FLAGS = 7
@@ -250,7 +254,7 @@ class Message(Fields):
 
 U8, U16, U32, U64, U128 = (Number(size) for size in (1, 2, 4, 8, 16))
 FLAG8, FLAG16 = Number(1, range(2)), Number(2, range(2))
-STREAM_COUNT = Number(1, range(17))
+STREAM_COUNT = Number(1, range(STREAMS_MAX + 1))
 
 ROW = Fields(len=U32, crc32c=U32)
 RANGE = Fields(start=U64, end=U64)
@@ -271,9 +275,10 @@ RUN = Fields(
     reserved2=Zeros(4), meta=Octets("meta_len"), table=When("kind", lambda kind: kind == Kind.DATA, Items("count", ROW)),
 )  # fmt: skip
 PART = Fields(stream=U128, key=U64)
+PART_COUNT = Number(2, range(CONDITION_PARTS_MAX + 1))
 CONDITION = Fields(
-    snapshot=U64, read_count=Number(2, range(1025)), write_count=Number(2, range(1025)), reserved=Zeros(4),
-    reads=Items("read_count", PART), writes=Items("write_count", PART),
+    snapshot=U64, read_count=PART_COUNT, write_count=PART_COUNT, reserved=Zeros(4), reads=Items("read_count", PART),
+    writes=Items("write_count", PART),
 )  # fmt: skip
 GROUP = Fields(
     count=U32, stream_count=STREAM_COUNT, has_condition=FLAG8, reserved=Zeros(2), streams=Items("stream_count", U128),
@@ -329,7 +334,7 @@ APPENDED = Message(0x800F, first=U64, count=U32, written=FLAG16, groups=Listed(G
 READ_STREAM = Message(0x0017, limit_bytes=U32, flags=U8, reserved=Zeros(1), wait_ms=U16, stream=U128, ranges=RANGES)
 STREAM_RUNS = Message(0x8017, count=Number(4, range(4097)), flags=Number(4, range(2)), runs=Items("count", RUN))
 WATCH_STREAM = Message(0x0018, answer=0x8007, stream=U128, next=U64, wait_ms=U32, reserved=Zeros(4))
-ASK_VIEW = Message(0x0019, stream=U128, length=Number(4, range((1 << 20) + 1)), checksum=U32)
+ASK_VIEW = Message(0x0019, stream=U128, length=Number(4, range(QUESTION_MAX + 1)), checksum=U32)
 VIEW_ANSWER = Message(0x8019, length=Number(4, range((4 << 20) + 1)), checksum=U32)
 REFUSAL = Message(0xFFFF, code=U16, reserved=Zeros(2), reserved2=Zeros(4), a=U64, b=U64)
 
@@ -343,8 +348,8 @@ CALL = Fields(
     stream=U8, name_len=Number(1, range(1, 65)), name=Octets("name_len"), arguments_len=U32, arguments=Octets("arguments_len")
 )  # fmt: skip
 OBJECT_RECORD = Fields(
-    client=U64, request=U64, settled=U64, stream_count=Number(1, range(1, 17)), check_count=Number(1, range(17)),
-    call_count=Number(2, range(1, 4097)), streams=Items("stream_count", U128), checks=Items("check_count", SEEN),
+    client=U64, request=U64, settled=U64, stream_count=Number(1, range(1, STREAMS_MAX + 1)), check_count=STREAM_COUNT,
+    call_count=Number(2, range(1, CALLS_MAX + 1)), streams=Items("stream_count", U128), checks=Items("check_count", SEEN),
     calls=Items("call_count", CALL),
 )  # fmt: skip
 

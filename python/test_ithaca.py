@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterable
 import ithaca_wire as wire
 import ithaca_map
 from ithaca import Client, OutcomeUnknown
-from ithaca_hash import part, xxh3
+from ithaca_hash import ALL, part, xxh3
 from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
 from ithaca_pack import DEPTH_MAX, pack, unpack
@@ -545,6 +545,73 @@ class OneProcess(Dev):
         Connection.is_settled = lambda *of: next(late, None) is None and settled(*of)  # type: ignore[method-assign]
         self.assertEqual((slow.get("a"), next(late, None)), (1, None))
         self.assertEqual(asked, self.client.layout.in_turn(wire.stream_id("slow"))[:1])
+
+    def test_what_no_entry_may_be_is_refused_before_any_stream_is_named(self) -> None:
+        long = bytes(wire.ENTRY_MAX + 1)
+        for wrong, entry, streams in [
+            ("17 streams, of at most 16", b"", [f"many {number}" for number in range(17)]),
+            ("300 streams, of at most 16", b"", [f"many {number}" for number in range(300)]),
+            ("in a stream once", b"", ["same", "other", "same"]),
+            ("1048577 bytes, of at most 1048576", long, ["long"]),
+            ("256 bytes, not of 1 to 255", b"", ["before it", "a" * 256]),
+            ("a list of names", b"", "word"),
+        ]:
+            for tokens in (False, True):
+                with self.assertRaisesRegex(ValueError, wrong):
+                    self.client.append_many([b"first", entry], streams, tokens)
+        with self.assertRaisesRegex(TypeError, "bytes, and no str"):
+            self.client.append("text", ["text"])  # type: ignore[arg-type]
+        self.assertEqual((self.client.append_many([], ["of nothing"]), self.client.tail()), ([], self.start))
+        many = [f"{number} of 16" for number in range(16)]
+        self.assertEqual(len(self.client.read(self.client.append(b"most", many)).places), 16)
+
+    def test_a_change_that_fits_into_no_record_is_refused_before_any_map_is_named(self) -> None:
+        def putting(maps: int, puts: int, reads: int = 0) -> None:
+            def put(tx: Transaction) -> None:
+                for number in range(puts):
+                    tx.map(f"of many {number % maps}").put(number, number)
+                for number in range(reads):
+                    tx.map(f"of many {number % 20}").get(number)
+
+            self.client.transact(put)
+
+        value = bytes(ithaca_map.CALLS_BYTES_MAX)
+        for wrong, change in [
+            ("17 maps, of at most 16", lambda: putting(17, 17)),
+            ("4097 calls, of at most 4096", lambda: putting(1, 4097)),
+            ("1040 parts of maps, of at most 1024", lambda: putting(1, 1, 20 * 52)),
+            ("bytes of calls, of at most 1044480", lambda: self.client.map("large").put(1, value)),
+            ("bytes of calls, of at most 1044480", lambda: self.client.map("large").put_if_absent(1, value)),
+            ("bytes about an object, of at most 1048576", lambda: self.client.map("large").get(bytes(1 << 20))),
+        ]:
+            self.assertRaisesRegex(ValueError, wrong, change)
+        self.assertEqual(self.client.tail(), self.start)
+        large = self.client.map("large")
+        self.assertTrue(large.put_if_absent(1, value[:-50]).done)
+        self.assertEqual(len(large.get(1)), len(value) - 50)
+
+    def test_a_transaction_over_many_keys_of_a_map_is_one_over_all_of_it(self) -> None:
+        # As one in Rust: a condition has no room for each, and one that is left out is a conflict that nobody sees.
+        wide, other = self.client.map("wide"), self.connected().map("wide")
+        runs: list[int] = []
+
+        def copying(tx: Transaction, keys: range, meanwhile: int) -> None:
+            inside = tx.map("wide")
+            found = inside.multi_get(keys)
+            for key in keys:
+                inside.put(-1 - key, found.get(key, 0))
+            runs.append(meanwhile)
+            if len(runs) == 1:
+                other.put(meanwhile, 7)
+
+        for keys, meanwhile, times in [(range(2000), 5, 2), (range(65), 70, 2), (range(64), 70, 1)]:
+            runs.clear()
+            self.client.transact(lambda tx: copying(tx, keys, meanwhile))
+            self.assertEqual(len(runs), times, keys)
+        self.assertEqual((wide.size(), wide.get(-6)), (2002, 7))
+        parts = ithaca_map._parts([("b", 7), ("a", 7), ("b", 7), ("a", ALL), *(("c", key) for key in range(65))])
+        expected = [(wire.stream_id(name), key) for name, key in [("b", 7), ("a", ALL), ("c", ALL)]]
+        self.assertEqual([(found.stream, found.key) for found in parts], expected)
 
     def test_a_transaction_is_there_as_a_whole_or_not_at_all(self) -> None:
         accounts, ledger = self.client.map("accounts"), self.client.map("ledger")
