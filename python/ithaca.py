@@ -18,7 +18,7 @@ from typing import TypeVar
 import ithaca_wire as wire
 from ithaca_batch import Batch, batches, between, check_entries, check_granted, stream_ids, within
 from ithaca_map import Map, Transaction, transact
-from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
+from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, checked_endpoints, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
 
 BATCH_ENTRIES = 1024
@@ -64,14 +64,15 @@ def _ranges(message: Message, start: int, end: int) -> Record:
 
 
 class Client:
-    """A client of the log that is served at any of these addresses ("host:port"). `timeout` is how many seconds a call may take.
+    """A client of the log that is served at any of these addresses ("host:port"; several may be one text, with
+    commas between them). `timeout` is how many seconds a call may take.
 
     Calls that only look, fill or trim are repeated in newer layouts until their time is over, and then raise `DeadlinePassed`. An
     append whose fate is not known by then raises `OutcomeUnknown`, and is never sent again.
     """
 
-    def __init__(self, endpoints: Sequence[str], timeout: float = 10.0) -> None:
-        self._endpoints = list(endpoints)
+    def __init__(self, endpoints: str | Sequence[str], timeout: float = 10.0) -> None:
+        self._endpoints = checked_endpoints(endpoints)
         self._timeout = timeout
         self._id = secrets.randbelow(NONE - 1) + 1
         self._next_request = 0
@@ -131,10 +132,12 @@ class Client:
 
     def read(self, position: int) -> Entry:
         """What the position holds. It fills nothing: what is not written is of the kind `UNWRITTEN`."""
+        wire.check_position(position)
         return self._repeated(lambda layout, deadline: self._read_positions(layout, position, position + 1, deadline))[0]
 
     def read_range(self, first: int, end: int) -> Iterator[Entry]:
         """What each of the positions [first, end) holds, in order, as `read` says it."""
+        wire.check_position(first)
         for start in range(first, end, CHUNK):
             stop = min(start + CHUNK, end)
             yield from self._repeated(lambda layout, deadline: self._read_positions(layout, start, stop, deadline))
@@ -142,6 +145,7 @@ class Client:
     def follow(self, first: int = 0, timeout: float | None = None) -> Generator[Entry, None, None]:
         """Every position from `first` on, in order, as soon as it is decided; holes that stay are filled. Ends when the log does and for
         `timeout` seconds nothing has come; `DeadlinePassed` if for so long nobody says so."""
+        wire.check_position(first)
         position, news, quiet = first, time.monotonic(), False
         while not quiet:
             end = min(position + CHUNK, self._layout.active)
@@ -155,6 +159,7 @@ class Client:
 
     def fill(self, position: int) -> Entry:
         """Makes junk of the position if it holds nothing, and says what it holds then. Refuses more than 65,536 above the tail."""
+        wire.check_position(position)
         if position >= self.tail() + FILL_MAX:
             raise Refused(Code.UNWRITTEN, position, 0)
         self._repeated(lambda layout, deadline: self._decide(layout, position, position + 1, deadline))
@@ -162,11 +167,13 @@ class Client:
 
     def trim(self, position: int) -> None:
         """Gives up the position for ever. One that is not decided yet is filled first."""
+        wire.check_position(position)
         self._trim_range(position, position + 1)
 
     def trim_prefix(self, end: int) -> None:
         """Gives up all positions below `end` for ever. Names of streams that stand there are appended once more before, since their
         streams may go on; on a log without room they are given up too."""
+        wire.check_position(end)
         tail = self.tail()
         if end > tail:
             raise Refused(Code.UNWRITTEN, tail, 0)
@@ -480,6 +487,7 @@ class Client:
     def read_stream(self, name: str, first: int = 0) -> list[Entry]:
         """The stream's entries at the log position `first` or above, in order, up to where it ended when it was asked. A hole on the
         way is waited for and filled, since it may be of the stream."""
+        wire.check_position(first)
         _, last = self.stream_end(name)
         return [] if last is None else self._stream_entries(wire.stream_id(name), first, last + 1)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,11 +34,15 @@ Result = TypeVar("Result")
 
 
 class ViewRefused(Error):
-    """A node cannot answer what was asked about an object, and says why: `reason` is its word for that, such as `Forgotten`."""
+    """A node cannot answer what was asked about a map, and says why: `reason` is its word for that, such as `Forgotten`."""
 
-    def __init__(self, reason: str, details: Any) -> None:
-        super().__init__(f"{reason}: {details}" if details else reason)
-        self.reason, self.details = reason, details
+    def __init__(self, name: str, reason: str, details: Any) -> None:
+        told = [f"{field} {value}" for field, value in details.items()] if isinstance(details, dict) else []
+        # A node knows the stream, and not its name.
+        stream = f"`s{wire.stream_id(name):x}`"
+        why = ", ".join(told).removeprefix("why ").removeprefix(f"object {stream}: ").replace(stream, f"`{name}`")
+        super().__init__(f"map `{name}`: {reason}: {why}" if why else f"map `{name}`: {reason}")
+        self.reason, self.details, self.name = reason, details, name
 
 
 @dataclass(frozen=True)
@@ -133,14 +137,18 @@ def transact(client: Client, body: Callable[[Transaction], Result], retries: int
     raise AssertionError("it is run until it commits or raises")
 
 
-def _append(client: Client, calls: list[Call], snapshot: int, reads: Iterable[tuple[str, int]]) -> int:
+def _append(client: Client, calls: list[Call], snapshot: int, reads: Collection[tuple[str, int]]) -> int:
     _check(calls)
     names = list(dict.fromkeys(call.name for call in calls))
     read, writes = _parts(reads), _parts((call.name, call.part) for call in calls)
     if len(read) > wire.CONDITION_PARTS_MAX:
         raise ValueError(f"a transaction that has read {len(read)} parts of maps, of at most {wire.CONDITION_PARTS_MAX}")
     condition = wire.CONDITION(snapshot=snapshot, reads=read, writes=writes)
-    return client.append_record(lambda caller, request: record(caller, request, calls), names, condition)
+    try:
+        return client.append_record(lambda caller, request: record(caller, request, calls), names, condition)
+    except Aborted as aborted:
+        known = {wire.stream_id(name): name for name in {*names, *(name for name, _ in reads)}}
+        raise Aborted(aborted.stream, aborted.part, aborted.position, known.get(aborted.stream)) from aborted
 
 
 def _check(calls: Sequence[Call]) -> None:
@@ -227,6 +235,9 @@ class Map:
         return self._set_if(key, version, [])
 
     def _set_if(self, key: Any, version: int | None, value: list[Any]) -> Replaced:
+        if version is not None:
+            # Of a call with no number of a position nobody could read what it means.
+            wire.check_position(version)
         if self._transaction is not None:
             # Decided here: what the transaction has put itself is of another version where it will stand.
             found = self.placed(key)
@@ -270,6 +281,7 @@ class Map:
             snapshot = self._transaction.snapshot
             return self._ask(snapshot, snapshot, self._transaction.calls_of(self._name), read)
         if at is not None:
+            wire.check_position(at)
             return self._ask(at, at, [], read)
         # What was acknowledged stands at or below the position that the sequencer names now.
         _, last = self._client.stream_end(self._name)
@@ -282,7 +294,7 @@ class Map:
             case {"Value": {"upto": int(upto), "value": bytes(value)}} if upto >= (least if at is None else at):
                 return unpack(value, LISTED)
             case {"Refused": reason}:
-                raise ViewRefused(*_reason(reason))
+                raise ViewRefused(self._name, *_reason(reason))
         raise BadFrame(f"{answer} is no answer of a view")
 
 

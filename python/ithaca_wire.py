@@ -70,6 +70,12 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+def check_position(position: int) -> None:
+    """Raises `ValueError` if there is no such position of the log."""
+    if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < NONE:
+        raise ValueError(f"{position!r} is no position of the log, which are from 0 to 2^64 - 2")
+
+
 # --- How fields are read and written ---------------------------------------------------------------------------------------------
 
 

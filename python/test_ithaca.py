@@ -654,7 +654,8 @@ class OneProcess(Dev):
         other.put("a", 1)
         with self.assertRaises(Aborted) as aborted:
             self.client.transact(late, retries=0)
-        self.assertEqual(aborted.exception.part, part(pack("a")))
+        self.assertEqual((aborted.exception.part, aborted.exception.name), (part(pack("a")), "shared"))
+        self.assertRegex(str(aborted.exception), "part .* of `shared` was written")
 
         def counting(tx: Transaction) -> None:
             tx.map("sizes").put("size", tx.map("shared").size())
@@ -684,10 +685,35 @@ class OneProcess(Dev):
         self.assertTrue(one == two != three and (second, third) == (first + 1, 0), callers)
         self.assertEqual(numbers.items(), {1: 1, 2: 2, 4: 4})
 
+    def test_a_position_that_is_none_is_said_to_be_none(self) -> None:
+        # It would be read as one that is trimmed; and a change with such a version would end its map, for good.
+        numbers = self.client.map("numbers of positions")
+        numbers.put(1, 1)
+        tail = self.client.tail()
+        for wrong in (-1, wire.NONE, 1.5, True, "1"):
+            for call in (
+                self.client.read, self.client.fill, self.client.trim, self.client.trim_prefix, lambda at: next(self.client.follow(at)),
+                lambda at: list(self.client.read_range(at, 1)), lambda at: self.client.read_stream("orders", at),
+                lambda at: next(self.client.follow_stream("orders", at)), lambda at: numbers.get(1, at=at),
+                lambda at: numbers.replace(1, at, 2), lambda at: numbers.remove_if(1, at),
+                lambda at: self.client.transact(lambda tx: tx.map("numbers of positions").replace(1, at, 2)),
+            ):  # fmt: skip
+                self.assertRaisesRegex(ValueError, "is no position of the log", call, wrong)
+        self.assertEqual((self.client.tail(), numbers.items()), (tail, {1: 1}))
+
+    def test_endpoints_are_a_list_or_a_text_and_what_is_none_is_said(self) -> None:
+        (endpoint,) = self.served.endpoints
+        for given in (endpoint, f"{endpoint}, {endpoint}", (endpoint,)):
+            client = Client(given)
+            self.addCleanup(client.close)
+            self.assertEqual(client.layout.cluster, self.client.layout.cluster)
+        for wrong in ("", [], "localhost", ["localhost"], ["localhost:"], [":7420"], ["a:b"], "a:65536", [7420], "::1", ("127.0.0.1", 7420)):
+            self.assertRaisesRegex(ValueError, 'no endpoints?: "HOST:PORT" is wanted', Client, wrong)
+
     def test_what_is_no_map_is_not_changed_and_what_is_not_there_is_said(self) -> None:
         self.served.cli("tx", "-", given="push things one\n")
         things = self.client.map("things")
-        self.assertRaises(ViewRefused, things.put, "a", 1)
+        self.assertRaisesRegex(ViewRefused, "^map `things`: Stopped: the record at", things.put, "a", 1)
         self.assertEqual(self.served.cli("tx", "-", given="pop things\n").splitlines()[0], "one")
         with self.assertRaises(ViewRefused) as refused:
             self.client.map("ages").get("ann", at=1 << 40)
