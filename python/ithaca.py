@@ -13,12 +13,12 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import ithaca_wire as wire
+from ithaca_batch import Batch, batches, between, check_entries, check_granted, stream_ids, within
 from ithaca_map import Map, Transaction, transact
-from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, entries_of, with_data
+from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, checked_endpoints, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
 
 BATCH_ENTRIES = 1024
@@ -52,15 +52,6 @@ class OutcomeUnknown(Error):
         self.after = after
 
 
-def _check_granted(batch: Batch, groups: Sequence[Record]) -> None:
-    """Raises `Aborted` if the batch was refused for its condition."""
-    for group in groups:
-        if group.conflict is not None:
-            raise Aborted(group.conflict.stream, group.conflict.key, group.conflict.pos)
-        if group.low_water is not None:
-            raise Aborted(batch.streams[0], None, group.low_water)
-
-
 def _passing(trouble: Lost | Refused) -> bool:
     """Whether to try again, in another layout or after a while, may help. A node that is of no cluster has lost the one that it was of."""
     if isinstance(trouble, Lost):
@@ -72,62 +63,16 @@ def _ranges(message: Message, start: int, end: int) -> Record:
     return message(ranges=[wire.RANGE(start=start, end=end)])
 
 
-def _batches(entries: Sequence[bytes], most_bytes: int, most_entries: int) -> Iterator[Sequence[bytes]]:
-    """The entries in rows that fit into one batch each."""
-    start, size = 0, 0
-    for index, entry in enumerate(entries):
-        if index > start and (index - start == most_entries or size + len(entry) > most_bytes):
-            yield entries[start:index]
-            start, size = index, 0
-        size += len(entry)
-    if start < len(entries):
-        yield entries[start:]
-
-
-def _within(held: Record, span: Span) -> range:
-    """The addresses of the span that an outcome speaks of."""
-    return range(max(held.addr, span.start), min(held.addr + held.count, span.end))
-
-
-def _between(start: int, end: int, holes: set[int]) -> Iterator[tuple[int, int]]:
-    """What is left of [start, end) without the holes."""
-    for hole in sorted(holes):
-        if start < hole:
-            yield start, hole
-        start = hole + 1
-    if start < end:
-        yield start, end
-
-
-@dataclass
-class Batch:
-    """Appends that take their positions together, in one epoch."""
-
-    layout: Layout
-    number: int
-    request: int
-    after: int
-    entries: Sequence[bytes]
-    streams: Sequence[int]
-    condition: Record | None
-
-    def groups(self) -> list[Record]:
-        has = int(self.condition is not None)
-        return [wire.GROUP(count=len(self.entries), has_condition=has, streams=list(self.streams), condition=self.condition)]
-
-    def table(self) -> list[Record]:
-        return [wire.ROW(len=len(entry), crc32c=wire.crc32c(entry)) for entry in self.entries]
-
-
 class Client:
-    """A client of the log that is served at any of these addresses ("host:port"). `timeout` is how many seconds a call may take.
+    """A client of the log that is served at any of these addresses ("host:port"; several may be one text, with
+    commas between them). `timeout` is how many seconds a call may take.
 
     Calls that only look, fill or trim are repeated in newer layouts until their time is over, and then raise `DeadlinePassed`. An
     append whose fate is not known by then raises `OutcomeUnknown`, and is never sent again.
     """
 
-    def __init__(self, endpoints: Sequence[str], timeout: float = 10.0) -> None:
-        self._endpoints = list(endpoints)
+    def __init__(self, endpoints: str | Sequence[str], timeout: float = 10.0) -> None:
+        self._endpoints = checked_endpoints(endpoints)
         self._timeout = timeout
         self._id = secrets.randbelow(NONE - 1) + 1
         self._next_request = 0
@@ -187,10 +132,12 @@ class Client:
 
     def read(self, position: int) -> Entry:
         """What the position holds. It fills nothing: what is not written is of the kind `UNWRITTEN`."""
+        wire.check_position(position)
         return self._repeated(lambda layout, deadline: self._read_positions(layout, position, position + 1, deadline))[0]
 
     def read_range(self, first: int, end: int) -> Iterator[Entry]:
         """What each of the positions [first, end) holds, in order, as `read` says it."""
+        wire.check_position(first)
         for start in range(first, end, CHUNK):
             stop = min(start + CHUNK, end)
             yield from self._repeated(lambda layout, deadline: self._read_positions(layout, start, stop, deadline))
@@ -198,6 +145,7 @@ class Client:
     def follow(self, first: int = 0, timeout: float | None = None) -> Generator[Entry, None, None]:
         """Every position from `first` on, in order, as soon as it is decided; holes that stay are filled. Ends when the log does and for
         `timeout` seconds nothing has come; `DeadlinePassed` if for so long nobody says so."""
+        wire.check_position(first)
         position, news, quiet = first, time.monotonic(), False
         while not quiet:
             end = min(position + CHUNK, self._layout.active)
@@ -211,6 +159,7 @@ class Client:
 
     def fill(self, position: int) -> Entry:
         """Makes junk of the position if it holds nothing, and says what it holds then. Refuses more than 65,536 above the tail."""
+        wire.check_position(position)
         if position >= self.tail() + FILL_MAX:
             raise Refused(Code.UNWRITTEN, position, 0)
         self._repeated(lambda layout, deadline: self._decide(layout, position, position + 1, deadline))
@@ -218,11 +167,13 @@ class Client:
 
     def trim(self, position: int) -> None:
         """Gives up the position for ever. One that is not decided yet is filled first."""
+        wire.check_position(position)
         self._trim_range(position, position + 1)
 
     def trim_prefix(self, end: int) -> None:
         """Gives up all positions below `end` for ever. Names of streams that stand there are appended once more before, since their
         streams may go on; on a log without room they are given up too."""
+        wire.check_position(end)
         tail = self.tail()
         if end > tail:
             raise Refused(Code.UNWRITTEN, tail, 0)
@@ -270,20 +221,28 @@ class Client:
     def append_many(self, entries: Sequence[bytes], streams: Sequence[str] = (), tokens: bool = False) -> list[int]:
         """Appends the entries, several batches at a time, and returns their positions. They rise, but for entries that had to be
         appended again. With `tokens` the client writes them itself at positions that it was granted; else the sequencer does, where
-        the layout says that it can. If it raises, entries may have been appended, and `OutcomeUnknown` says where they may be."""
-        return self._append_to(entries, [self._stream(name) for name in streams], tokens)
+        the layout says that it can. If it raises, entries may have been appended, and `OutcomeUnknown` says where they may be; not if it
+        raises `ValueError`, for an entry that is too long, or for streams that are more than 16 or the same."""
+        return self._append_named(entries, streams, tokens)
+
+    def _append_named(
+        self, entries: Sequence[bytes], names: Sequence[str], tokens: bool = False, condition: Record | None = None
+    ) -> list[int]:
+        # A name is there for good, so nothing is named before all is looked at.
+        streams = stream_ids(names)
+        check_entries(entries, self._repeated(self._limits).entry_max)
+        for name, stream in zip(names, streams, strict=True) if entries else ():
+            self._name(name, stream)
+        return self._append_to(entries, streams, tokens, condition)
 
     def _append_to(
         self, entries: Sequence[bytes], streams: Sequence[int], tokens: bool = False, condition: Record | None = None
     ) -> list[int]:
         deadline = time.monotonic() + self._timeout
         limits = self._repeated(self._limits, deadline)
-        for entry in entries:
-            if len(entry) > limits.entry_max:
-                raise ValueError(f"an entry of {len(entry)} bytes, of at most {limits.entry_max}")
         positions: list[int] = []
         sent: deque[tuple[Batch, tuple[Connection, int] | None]] = deque()
-        for part in _batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
+        for part in batches(entries, min(BATCH_BYTES, limits.write_max), min(BATCH_ENTRIES, limits.run_max)):
             batch = self._batch(part, streams, condition)
             sent.append((batch, None if tokens or not batch.layout.forwards else self._send_batch(batch, deadline)))
             if len(sent) == PIPELINE:
@@ -363,7 +322,7 @@ class Client:
                 )
 
     def _told(self, batch: Batch, answer: Record, deadline: float) -> list[int | None]:
-        _check_granted(batch, answer.groups)
+        check_granted(batch, answer.groups)
         granted = all(group.granted for group in answer.groups)
         if answer.count != len(batch.entries) or len(answer.groups) != bool(batch.streams) or not granted:
             raise Lost("an answer that is about another batch")
@@ -381,7 +340,7 @@ class Client:
                 raise
             self._look_again(batch.layout, deadline, trouble)
             return [None] * len(batch.entries)
-        _check_granted(batch, grant.groups)
+        check_granted(batch, grant.groups)
         if len(grant.groups) != 1 or not grant.groups[0].granted or grant.groups[0].granted.count != len(batch.entries):
             raise Lost("a grant of something else")
         self._note_granted(batch, grant.first + len(batch.entries))
@@ -425,7 +384,7 @@ class Client:
         }  # fmt: skip
         lost: set[int] = set()
         for replica in span.replicas:
-            for start, end in _between(span.start, span.end, lost):
+            for start, end in between(span.start, span.end, lost):
                 indexes = range(span.position(start) - first, span.position(end) - first, span.stride)
                 write = wire.WRITE(addr=start, meta=wire.META.write(wire.META(**meta)), table=[table[index] for index in indexes])
                 data = b"".join(batch.entries[index] for index in indexes)
@@ -442,7 +401,7 @@ class Client:
         return {
             addr
             for held in outcomes
-            for addr in _within(held, span)
+            for addr in within(held, span)
             if (held.kind, held.client, wire.request_of(held, addr)) != (Kind.DATA, self._id, span.position(addr) + number)
         }
 
@@ -484,7 +443,7 @@ class Client:
         held = [
             (span.position(addr), Kind(outcome.kind), outcome.client, wire.request_of(outcome, addr))
             for outcome in filled.outcomes
-            for addr in _within(outcome, span)
+            for addr in within(outcome, span)
         ]
         for replica in span.replicas[1:]:
             for outcome in filled.outcomes:
@@ -528,6 +487,7 @@ class Client:
     def read_stream(self, name: str, first: int = 0) -> list[Entry]:
         """The stream's entries at the log position `first` or above, in order, up to where it ended when it was asked. A hole on the
         way is waited for and filled, since it may be of the stream."""
+        wire.check_position(first)
         _, last = self.stream_end(name)
         return [] if last is None else self._stream_entries(wire.stream_id(name), first, last + 1)
 
@@ -556,15 +516,13 @@ class Client:
             watch = wire.WATCH_STREAM(stream=stream, next=seen, wait_ms=500)
             self._repeated(lambda layout, deadline: self._ask(layout.sequencer, wire.WATCH_STREAM, watch, layout, deadline))
 
-    def _stream(self, name: str) -> int:
-        """The id of the stream, whose name is in the log before its first entry."""
-        stream = wire.stream_id(name)
+    def _name(self, name: str, stream: int) -> None:
+        """Has the name of the stream in the log before its first entry."""
         if stream not in self._named:
             if self.stream_end(name)[1] is None:
                 names = self._batch([name.encode()], [wire.NAMES])
                 self._appended(names, None, False, time.monotonic() + self._timeout)
             self._named.add(stream)
-        return stream
 
     def _read_stream_part(self, layout: Layout, stream: int, first: int, end: int, deadline: float) -> tuple[list[Entry], int]:
         """The stream's entries in [first, end), and where the part that was looked at ends: at the first hole."""
@@ -599,10 +557,9 @@ class Client:
     def append_record(self, record: Callable[[int, int], bytes], names: Sequence[str], condition: Record) -> int:
         """Appends the record of a transaction over these objects, which is made of who commits it and its number, on its condition, and
         returns its position. Raises `Aborted`."""
-        streams = [self._stream(name) for name in names]
         self._next_call += 1
         try:
-            return self._append_to([record(self._caller, self._next_call - 1)], streams, condition=condition)[0]
+            return self._append_named([record(self._caller, self._next_call - 1)], names, condition=condition)[0]
         except OutcomeUnknown:
             # It may come yet, and records say that nothing below their number does: those that follow are somebody else's.
             self._caller, self._next_call = secrets.randbelow(NONE - 1) + 1, 0
@@ -610,18 +567,25 @@ class Client:
 
     def ask_view(self, stream: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
         """What a node that keeps views answers to a question about an object: the first whose answer is not to be passed over."""
+        if len(question) > wire.QUESTION_MAX:
+            raise ValueError(f"a question of {len(question)} bytes about an object, of at most {wire.QUESTION_MAX}")
 
         def attempt(layout: Layout, deadline: float) -> bytes:
             ask = wire.ASK_VIEW(stream=stream, length=len(question), checksum=wire.crc32c(question))
             trouble: Lost | Refused = Lost("no node keeps views")
             passed: bytes | None = None
-            nodes = sorted(layout.nodes)
-            first = stream % len(nodes)
-            for node in nodes[first:] + nodes[:first]:
+            for node in layout.in_turn(stream):
                 try:
-                    answer, data = self._ask(node, wire.ASK_VIEW, ask, layout, deadline, question)
-                except (Lost, Refused) as error:
+                    answer, data = self._ask_host(node, ask, question, layout, deadline)
+                except Refused as error:
                     trouble = error
+                    continue
+                except Lost as error:
+                    # The cluster may go on without it by now: then another one is asked first.
+                    trouble = error
+                    self._look_for_layout(min(deadline, time.monotonic() + PATIENCE_S))
+                    if self._layout.epoch != layout.epoch:
+                        raise
                     continue
                 if answer.length != len(data) or answer.checksum != wire.crc32c(data):
                     trouble = Lost("an answer that does not match its checksum")
@@ -634,6 +598,19 @@ class Client:
             return passed
 
         return self._repeated(attempt)
+
+    def _ask_host(self, node: int, ask: Record, question: bytes, layout: Layout, deadline: float) -> tuple[Record, bytes]:
+        """What a node answers within half of the call's time, in which it may have to read all of the object's stream. One that is silent
+        altogether is waited for no longer than others, nor is any once there is a newer layout."""
+        until = min(deadline, time.monotonic() + self._timeout / 2)
+        connection = self._connect(layout, node, min(until, time.monotonic() + PATIENCE_S))
+        asked = connection.send(wire.ASK_VIEW, ask, layout.epoch, until, question)
+        while time.monotonic() < until and not connection.is_settled(asked, min(until, time.monotonic() + PATIENCE_S)):
+            # This ends the connection if the node does not answer that either.
+            self._look_for_layout(min(until, time.monotonic() + PATIENCE_S))
+            if self._layout.epoch != layout.epoch:
+                until = 0.0
+        return connection.answer(asked, wire.ASK_VIEW, until)
 
     # --- Questions -------------------------------------------------------------------------------------------------------------
 

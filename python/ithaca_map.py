@@ -2,7 +2,8 @@
 
 Written from docs/protocol/remote-views.md and docs/format/object.md. A change that has returned is on stable storage; a read reflects all
 changes that were acknowledged before it began. Keys and values are what MessagePack has: None, bool, int, float, str, bytes, and lists and
-dicts of these. Of a map that Rust programs have too, they must be of the types that those expect.
+dicts of these, at most `ithaca_pack.DEPTH_MAX` deep inside each other. Of a map that Rust programs have too, they must be of the types
+that those expect.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,15 +24,25 @@ from ithaca_wire import BadFrame, Error
 if TYPE_CHECKING:
     from ithaca import Client
 
+# Levels around a value of a map in arguments and results: their names, and a list where there may be several or none.
+NAMED, LISTED = 1, 2
+# Parts of one map that a transaction names. Of one with more it names all, which makes more conflicts and never fewer.
+PARTS_MAX = 64
+# So that calls fit into a record, and into a question, with what stands around them.
+CALLS_BYTES_MAX = wire.ENTRY_MAX - 4096
 Result = TypeVar("Result")
 
 
 class ViewRefused(Error):
-    """A node cannot answer what was asked about an object, and says why: `reason` is its word for that, such as `Forgotten`."""
+    """A node cannot answer what was asked about a map, and says why: `reason` is its word for that, such as `Forgotten`."""
 
-    def __init__(self, reason: str, details: Any) -> None:
-        super().__init__(f"{reason}: {details}" if details else reason)
-        self.reason, self.details = reason, details
+    def __init__(self, name: str, reason: str, details: Any) -> None:
+        told = [f"{field} {value}" for field, value in details.items()] if isinstance(details, dict) else []
+        # A node knows the stream, and not its name.
+        stream = f"`s{wire.stream_id(name):x}`"
+        why = ", ".join(told).removeprefix("why ").removeprefix(f"object {stream}: ").replace(stream, f"`{name}`")
+        super().__init__(f"map `{name}`: {reason}: {why}" if why else f"map `{name}`: {reason}")
+        self.reason, self.details, self.name = reason, details, name
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ class Transaction:
 
     def __init__(self, client: Client) -> None:
         self._client, self.snapshot = client, client.tail()
-        self._reads: dict[tuple[int, int], None] = {}
+        self._reads: dict[tuple[str, int], None] = {}
         self._calls: list[Call] = []
         self._maps: dict[str, Map] = {}
 
@@ -94,8 +105,8 @@ class Transaction:
         """The map of this name as of the snapshot, with what this transaction has changed itself."""
         return self._maps.setdefault(name, Map(self._client, name, self))
 
-    def note_reads(self, stream: int, parts: Iterable[int]) -> None:
-        self._reads.update(((stream, part), None) for part in parts)
+    def note_reads(self, name: str, parts: Iterable[int]) -> None:
+        self._reads.update(((name, part), None) for part in parts)
 
     def add(self, call: Call) -> None:
         self._calls.append(call)
@@ -126,12 +137,40 @@ def transact(client: Client, body: Callable[[Transaction], Result], retries: int
     raise AssertionError("it is run until it commits or raises")
 
 
-def _append(client: Client, calls: list[Call], snapshot: int, reads: Iterable[tuple[int, int]]) -> int:
+def _append(client: Client, calls: list[Call], snapshot: int, reads: Collection[tuple[str, int]]) -> int:
+    _check(calls)
     names = list(dict.fromkeys(call.name for call in calls))
-    written = dict.fromkeys((wire.stream_id(call.name), call.part) for call in calls)
-    read, writes = ([wire.PART(stream=stream, key=part) for stream, part in parts] for parts in (reads, written))
+    read, writes = _parts(reads), _parts((call.name, call.part) for call in calls)
+    if len(read) > wire.CONDITION_PARTS_MAX:
+        raise ValueError(f"a transaction that has read {len(read)} parts of maps, of at most {wire.CONDITION_PARTS_MAX}")
     condition = wire.CONDITION(snapshot=snapshot, reads=read, writes=writes)
-    return client.append_record(lambda caller, request: record(caller, request, calls), names, condition)
+    try:
+        return client.append_record(lambda caller, request: record(caller, request, calls), names, condition)
+    except Aborted as aborted:
+        known = {wire.stream_id(name): name for name in {*names, *(name for name, _ in reads)}}
+        raise Aborted(aborted.stream, aborted.part, aborted.position, known.get(aborted.stream)) from aborted
+
+
+def _check(calls: Sequence[Call]) -> None:
+    """Raises `ValueError` if the calls do not fit into one record."""
+    names, size = {call.name for call in calls}, sum(len(call.arguments) + len(call.method) + 8 for call in calls)
+    for count, most, what in (
+        (len(names), wire.STREAMS_MAX, "maps"), (len(calls), wire.CALLS_MAX, "calls"), (size, CALLS_BYTES_MAX, "bytes of calls"),
+    ):  # fmt: skip
+        if count > most:
+            raise ValueError(f"a change of {count} {what}, of at most {most}")
+
+
+def _parts(named: Iterable[tuple[str, int]]) -> list[wire.Record]:
+    """Each part once, as a condition has them."""
+    of: dict[str, dict[int, None]] = {}
+    for name, part_of in named:
+        of.setdefault(name, {})[part_of] = None
+    found = []
+    for name, parts in of.items():
+        stream, is_whole = wire.stream_id(name), len(parts) > PARTS_MAX or ALL in parts
+        found += [wire.PART(stream=stream, key=key) for key in ([ALL] if is_whole else parts)]
+    return found
 
 
 class Map:
@@ -196,6 +235,9 @@ class Map:
         return self._set_if(key, version, [])
 
     def _set_if(self, key: Any, version: int | None, value: list[Any]) -> Replaced:
+        if version is not None:
+            # Of a call with no number of a position nobody could read what it means.
+            wire.check_position(version)
         if self._transaction is not None:
             # Decided here: what the transaction has put itself is of another version where it will stand.
             found = self.placed(key)
@@ -206,16 +248,18 @@ class Map:
             if not value:
                 self.remove(key)
             return Replaced(True, None)
-        position, call = self._append("set_if", {"key": key, "version": version, "value": value})
+        position, call = self._append("set_if", {"key": key, "version": version, "value": value}, LISTED)
         assert position is not None
         result = self._ask(position + 1, position, [call.asked()], None)
         if not isinstance(result, dict) or len(result) != 1 or not result.keys() <= {"Ok", "Err"}:
             raise BadFrame(f"{result} is no result of a change on a condition")
         return Replaced("Ok" in result, position, _placed(result.get("Err")))
 
-    def _append(self, method: str, arguments: dict[str, Any]) -> tuple[int | None, Call]:
+    def _append(self, method: str, arguments: dict[str, Any], around: int = NAMED) -> tuple[int | None, Call]:
         """Appends a call, now or with its transaction, and gives its position."""
-        call = Call(self._name, method, pack(arguments), part(pack(arguments["key"])) if "key" in arguments else ALL)
+        packed = pack(arguments, around)
+        call = Call(self._name, method, packed, part(pack(arguments["key"])) if "key" in arguments else ALL)
+        _check([call])
         if self._name not in self._client.known_maps:
             # A call of a map would stop an object of another type for good: the node says whether it is one.
             self._client.map(self._name).size()
@@ -228,15 +272,16 @@ class Map:
     # --- Asking ----------------------------------------------------------------------------------------------------------------
 
     def _look(self, method: str, arguments: dict[str, Any], at: int | None) -> Any:
-        read = {"method": method, "arguments": pack(arguments)}
+        read = {"method": method, "arguments": pack(arguments, NAMED if "key" in arguments else LISTED)}
         if self._transaction is not None:
             if at is not None:
                 raise ValueError("a transaction reads its snapshot")
             keys = [arguments["key"]] if "key" in arguments else arguments.get("keys")
-            self._transaction.note_reads(self._stream, [ALL] if keys is None else [part(pack(key)) for key in keys])
+            self._transaction.note_reads(self._name, [ALL] if keys is None else [part(pack(key)) for key in keys])
             snapshot = self._transaction.snapshot
             return self._ask(snapshot, snapshot, self._transaction.calls_of(self._name), read)
         if at is not None:
+            wire.check_position(at)
             return self._ask(at, at, [], read)
         # What was acknowledged stands at or below the position that the sequencer names now.
         _, last = self._client.stream_end(self._name)
@@ -247,9 +292,9 @@ class Map:
         answer = unpack(self._client.ask_view(self._stream, asked, _is_passed_over))
         match answer:
             case {"Value": {"upto": int(upto), "value": bytes(value)}} if upto >= (least if at is None else at):
-                return unpack(value)
+                return unpack(value, LISTED)
             case {"Refused": reason}:
-                raise ViewRefused(*_reason(reason))
+                raise ViewRefused(self._name, *_reason(reason))
         raise BadFrame(f"{answer} is no answer of a view")
 
 

@@ -50,9 +50,11 @@ class Aborted(Error):
     """Nothing was appended: since the snapshot, at the position, somebody has written what the entry depends on; or so much was written of
     the stream that nobody remembers, and then there is no part."""
 
-    def __init__(self, stream: int, part: int | None, position: int) -> None:
-        super().__init__(f"aborted: part {part} of stream {stream:032x} was written at position {position}")
-        self.stream, self.part, self.position = stream, part, position
+    def __init__(self, stream: int, part: int | None, position: int, name: str | None = None) -> None:
+        of = f"stream s{stream:x}" if name is None else f"`{name}`"
+        parts = f"part {part} of {of} was" if part is not None else f"more than is remembered of {of} was"
+        super().__init__(f"aborted: {parts} written at position {position}")
+        self.stream, self.part, self.position, self.name = stream, part, position, name
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,19 @@ class Entry:
     client: int = 0
     request: int = 0
     places: tuple[Place, ...] = ()
+
+
+def checked_endpoints(given: str | Sequence[str]) -> list[str]:
+    """The addresses, of which a text has several with commas between them. Raises `ValueError` for what is none."""
+    endpoints = [endpoint.strip() for endpoint in given.split(",")] if isinstance(given, str) else list(given)
+    if not endpoints:
+        raise ValueError('no endpoints: "HOST:PORT" is wanted, or several in a list or with commas between them')
+    for endpoint in endpoints:
+        host, _, port = endpoint.rpartition(":") if isinstance(endpoint, str) else ("", "", "")
+        is_number = port.isascii() and port.isdigit() and int(port) < 1 << 16
+        if not host or not is_number or ":" in host and not (host.startswith("[") and host.endswith("]")):
+            raise ValueError(f'{endpoint!r} is no endpoint: "HOST:PORT" is wanted, or several in a list or with commas between them')
+    return endpoints
 
 
 class Connection:
@@ -124,6 +139,14 @@ class Connection:
             if frame.request_id in self._answers:
                 self._answers[frame.request_id].append(frame)
         return self._answers[request_id].popleft()
+
+    def is_settled(self, request_id: int, deadline: float) -> bool:
+        """Whether by then there is an answer to the request, or will be none."""
+        try:
+            self._answers[request_id].appendleft(self.frame(request_id, deadline))
+        except Lost as trouble:
+            return not isinstance(trouble, Late)
+        return True
 
     def answer(self, request_id: int, message: Message, deadline: float) -> tuple[Record, bytes]:
         """The answer to a request, and its data; or `Refused`. A connection whose answers are late is not used again."""

@@ -1,7 +1,7 @@
 """MessagePack, as the arguments and results of objects are stored and sent: the shortest form of each value, maps in their own order.
 
 What a peer has sent is never believed: a length beyond the bytes that are there, values too deep inside each other and bytes that are
-left over raise `BadFrame`.
+left over raise `BadFrame`. What is packed is held to the same depth, since nobody could read it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from ithaca_wire import BadFrame
 
+# Values inside each other, the innermost too. Nodes and the shell take no deeper ones, and what has one of them stops for good.
 DEPTH_MAX = 128
 
 _FLOATS = {0xCA: ">f", 0xCB: ">d"}
@@ -22,9 +23,15 @@ _LISTS = {0xDC: 2, 0xDD: 4}
 _MAPS = {0xDE: 2, 0xDF: 4}
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, around: int = 0) -> bytes:
     """The bytes of None, bool, int of 64 bits, float, str, bytes, or a list, tuple or dict of these. Others raise `TypeError` or
-    `OverflowError`."""
+    `OverflowError`, and `ValueError` where they are more than `DEPTH_MAX` deep inside each other, and `around` more."""
+    return _pack(value, DEPTH_MAX + around)
+
+
+def _pack(value: Any, depth: int) -> bytes:
+    if not depth:
+        raise ValueError(f"values are more than {DEPTH_MAX} deep inside each other")
     if value is None:
         return b"\xc0"
     if isinstance(value, bool):
@@ -39,9 +46,10 @@ def pack(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return _head(len(value), 0, 0, _BYTES) + bytes(value)
     if isinstance(value, (list, tuple)):
-        return _head(len(value), 0x90, 16, _LISTS) + b"".join(map(pack, value))
+        return _head(len(value), 0x90, 16, _LISTS) + b"".join(_pack(item, depth - 1) for item in value)
     if isinstance(value, dict):
-        return _head(len(value), 0x80, 16, _MAPS) + b"".join(pack(key) + pack(item) for key, item in value.items())
+        items = (_pack(key, depth - 1) + _pack(item, depth - 1) for key, item in value.items())
+        return _head(len(value), 0x80, 16, _MAPS) + b"".join(items)
     raise TypeError(f"{type(value).__name__} has no MessagePack here")
 
 
@@ -66,9 +74,9 @@ def _head(count: int, fixed: int, below: int, sizes: dict[int, int]) -> bytes:
     raise OverflowError(f"{count} are too many")
 
 
-def unpack(data: bytes) -> Any:
-    """The value that is the whole of `data`."""
-    value, end = _unpack(data, 0, DEPTH_MAX)
+def unpack(data: bytes, around: int = 0) -> Any:
+    """The value that is the whole of `data`, at most `DEPTH_MAX` deep, and `around` more."""
+    value, end = _unpack(data, 0, DEPTH_MAX + around)
     if end != len(data):
         raise BadFrame(f"{len(data) - end} bytes are left over")
     return value

@@ -23,6 +23,10 @@ ENTRY_MAX = 1 << 20
 RUN_MAX = 16_384
 READ_MAX = 4 << 20
 FILL_MAX = 65_536
+STREAMS_MAX = 16
+CONDITION_PARTS_MAX = 1024
+CALLS_MAX = 4096
+QUESTION_MAX = 1 << 20
 REPLY = 0x8000
 PUSH, LAST = 1, 2
 FLAGS = 7
@@ -64,6 +68,12 @@ def crc32c(data: bytes) -> int:
     for byte in data:
         crc = _CRC[(crc ^ byte) & 0xFF] ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
+
+
+def check_position(position: int) -> None:
+    """Raises `ValueError` if there is no such position of the log."""
+    if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < NONE:
+        raise ValueError(f"{position!r} is no position of the log, which are from 0 to 2^64 - 2")
 
 
 # --- How fields are read and written ---------------------------------------------------------------------------------------------
@@ -250,7 +260,7 @@ class Message(Fields):
 
 U8, U16, U32, U64, U128 = (Number(size) for size in (1, 2, 4, 8, 16))
 FLAG8, FLAG16 = Number(1, range(2)), Number(2, range(2))
-STREAM_COUNT = Number(1, range(17))
+STREAM_COUNT = Number(1, range(STREAMS_MAX + 1))
 
 ROW = Fields(len=U32, crc32c=U32)
 RANGE = Fields(start=U64, end=U64)
@@ -271,9 +281,10 @@ RUN = Fields(
     reserved2=Zeros(4), meta=Octets("meta_len"), table=When("kind", lambda kind: kind == Kind.DATA, Items("count", ROW)),
 )  # fmt: skip
 PART = Fields(stream=U128, key=U64)
+PART_COUNT = Number(2, range(CONDITION_PARTS_MAX + 1))
 CONDITION = Fields(
-    snapshot=U64, read_count=Number(2, range(1025)), write_count=Number(2, range(1025)), reserved=Zeros(4),
-    reads=Items("read_count", PART), writes=Items("write_count", PART),
+    snapshot=U64, read_count=PART_COUNT, write_count=PART_COUNT, reserved=Zeros(4), reads=Items("read_count", PART),
+    writes=Items("write_count", PART),
 )  # fmt: skip
 GROUP = Fields(
     count=U32, stream_count=STREAM_COUNT, has_condition=FLAG8, reserved=Zeros(2), streams=Items("stream_count", U128),
@@ -329,7 +340,7 @@ APPENDED = Message(0x800F, first=U64, count=U32, written=FLAG16, groups=Listed(G
 READ_STREAM = Message(0x0017, limit_bytes=U32, flags=U8, reserved=Zeros(1), wait_ms=U16, stream=U128, ranges=RANGES)
 STREAM_RUNS = Message(0x8017, count=Number(4, range(4097)), flags=Number(4, range(2)), runs=Items("count", RUN))
 WATCH_STREAM = Message(0x0018, answer=0x8007, stream=U128, next=U64, wait_ms=U32, reserved=Zeros(4))
-ASK_VIEW = Message(0x0019, stream=U128, length=Number(4, range((1 << 20) + 1)), checksum=U32)
+ASK_VIEW = Message(0x0019, stream=U128, length=Number(4, range(QUESTION_MAX + 1)), checksum=U32)
 VIEW_ANSWER = Message(0x8019, length=Number(4, range((4 << 20) + 1)), checksum=U32)
 REFUSAL = Message(0xFFFF, code=U16, reserved=Zeros(2), reserved2=Zeros(4), a=U64, b=U64)
 
@@ -343,8 +354,8 @@ CALL = Fields(
     stream=U8, name_len=Number(1, range(1, 65)), name=Octets("name_len"), arguments_len=U32, arguments=Octets("arguments_len")
 )  # fmt: skip
 OBJECT_RECORD = Fields(
-    client=U64, request=U64, settled=U64, stream_count=Number(1, range(1, 17)), check_count=Number(1, range(17)),
-    call_count=Number(2, range(1, 4097)), streams=Items("stream_count", U128), checks=Items("check_count", SEEN),
+    client=U64, request=U64, settled=U64, stream_count=Number(1, range(1, STREAMS_MAX + 1)), check_count=STREAM_COUNT,
+    call_count=Number(2, range(1, CALLS_MAX + 1)), streams=Items("stream_count", U128), checks=Items("check_count", SEEN),
     calls=Items("call_count", CALL),
 )  # fmt: skip
 
@@ -443,6 +454,23 @@ class Span(NamedTuple):
             yield self.cut(start, min(start + most, self.end))
 
 
+IN_USE = 0
+
+
+def _mix(bits: int) -> int:
+    """A number of 64 bits of which each bit depends on all of these: a step of SplitMix64."""
+    bits = (bits + 0x9E3779B97F4A7C15) & NONE
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 & NONE
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB & NONE
+    return bits ^ bits >> 31
+
+
+def weight(node: int, stream: int) -> int:
+    """How soon a node is asked about the object of a stream: the one of the highest weight first."""
+    low, high = stream & NONE, stream >> 64
+    return _mix(_mix(low ^ (high << 32 & NONE | high >> 32)) ^ _mix(node))
+
+
 class Layout:
     """Which positions lie on which units in an epoch, who the sequencer is, and where earlier epochs ended."""
 
@@ -494,6 +522,11 @@ class Layout:
     def forwards(self) -> bool:
         """Whether batches go whole to the sequencer."""
         return bool(self.nodes[self.sequencer].roles & FORWARDER)
+
+    def in_turn(self, stream: int) -> list[int]:
+        """The nodes in the order in which every program asks them about the object of a stream, so that the same one has it in memory. Those
+        that the cluster does without come last."""
+        return sorted(self.nodes, key=lambda node: (self.nodes[node].state != IN_USE, -weight(node, stream), node))
 
     def spans(self, first: int, end: int) -> list[Span]:
         """The addresses of the positions [first, end), by stripe. Positions below the layout's first one have none."""

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import pathlib
+import signal
 import socket
 import struct
 import subprocess
@@ -18,10 +19,10 @@ from collections.abc import Generator, Iterable
 import ithaca_wire as wire
 import ithaca_map
 from ithaca import Client, OutcomeUnknown
-from ithaca_hash import part, xxh3
+from ithaca_hash import ALL, part, xxh3
 from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
-from ithaca_pack import pack, unpack
+from ithaca_pack import DEPTH_MAX, pack, unpack
 from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -125,6 +126,14 @@ def shown(entries: Iterable[Entry]) -> list[tuple[int, str, bytes]]:
     return [(entry.position, entry.kind.name.lower(), entry.data) for entry in entries]
 
 
+def nested(depth: int) -> object:
+    """A value that is so deep."""
+    value: object = 1
+    for _ in range(depth - 1):
+        value = (value,)
+    return value
+
+
 def numbered(name: str, count: int) -> list[bytes]:
     return [f"{name} {number}".encode() for number in range(count)]
 
@@ -179,6 +188,17 @@ class Golden(unittest.TestCase):
         self.assertEqual(wire.stream_id("abc").to_bytes(16, "little").hex(), "6437b3ac38465133ffb63b75273a8db5")
 
 
+    def test_each_program_asks_the_same_nodes_about_an_object(self) -> None:
+        # Else each object is in the memory of several nodes. The weights are those that `weight` of crates/log/src/client/remote.rs gives.
+        users = wire.stream_id("users")
+        weights = {1: 0xD81E24CF39E0813C, 2: 0x7B09DD7519B3BEB7, 3: 0x2EB35F8099D4911F, 4: 0xF1E0082192ABE82E}
+        self.assertEqual({node: wire.weight(node, users) for node in weights}, weights)
+        layout = wire.Layout(golden("log/testdata/golden/records.txt")["layout"])
+        for states, expected in [((0, 0, 0, 0), [4, 1, 2, 3]), ((1, 0, 2, 3), [2, 4, 1, 3])]:
+            layout.nodes = {node: Record(state=state) for node, state in enumerate(states, 1)}
+            self.assertEqual(layout.in_turn(users), expected)
+
+
 class Packed(unittest.TestCase):
     """Values and calls of objects have the bytes that programs in Rust give them."""
 
@@ -226,6 +246,16 @@ class Packed(unittest.TestCase):
         self.assertRaises(BadFrame, unpack, b"\x91" * 1000 + b"\xc0")
         self.assertRaises(OverflowError, pack, 1 << 64)
         self.assertRaises(TypeError, pack, object())
+
+    def test_what_is_too_deep_to_be_read_is_not_packed(self) -> None:
+        within: list[object] = []
+        within.append(within)
+        for value in (nested(DEPTH_MAX + 1), nested(100_000), {"a": nested(DEPTH_MAX)}, {nested(DEPTH_MAX): 1}, within):
+            self.assertRaisesRegex(ValueError, f"more than {DEPTH_MAX} deep", pack, value)
+        for depth in (DEPTH_MAX, DEPTH_MAX + 2):
+            deepest = pack(nested(depth), depth - DEPTH_MAX)
+            self.assertEqual(pack(unpack(deepest, depth - DEPTH_MAX), depth - DEPTH_MAX), deepest)
+            self.assertRaises(BadFrame, unpack, b"\x91" + deepest, depth - DEPTH_MAX)
 
 
 class Dev(unittest.TestCase):
@@ -476,6 +506,25 @@ class OneProcess(Dev):
         self.assertEqual((shapes.get(7, "none"), shapes.contains(7), shapes.get((1, "b"))), (None, True, b"\x00\xff"))
         self.assertEqual(self.served.cli("map", "get", "shapes", "a"), '{"name":"tri","sides":3}\n')
 
+    def test_a_value_that_nodes_could_not_read_is_refused_before_anything_is_sent(self) -> None:
+        # In the log it would end the map, for good: for nodes, and so for this client, and for the shell.
+        deep, most, more = self.client.map("deep"), nested(DEPTH_MAX), nested(DEPTH_MAX + 1)
+        deep.put("d", most)
+        self.assertFalse(deep.put_if_absent("d", most).done)
+        deep.put(most, most)
+        tail = self.client.tail()
+        for refused in (
+            lambda: deep.put("d", more), lambda: deep.put(more, 1), lambda: deep.put_if_absent("e", more), lambda: deep.remove(more),
+            lambda: deep.put_if_absent(more, 1), lambda: deep.get(more), lambda: deep.multi_get([more]),
+            lambda: self.client.transact(lambda tx: tx.map("deep").put("d", more)),
+        ):  # fmt: skip
+            self.assertRaisesRegex(ValueError, f"more than {DEPTH_MAX} deep", refused)
+        self.assertEqual(self.client.tail(), tail)
+        self.assertEqual([pack(deep.get(key)) for key in ("d", most)], [pack(most)] * 2)
+        self.assertEqual((len(deep.multi_get(["d", most])), len(deep.items())), (2, 2))
+        self.served.cli("map", "checkpoint", "deep")
+        self.assertEqual(len(self.served.cli("map", "ls", "deep").splitlines()), 2)
+
     def test_a_put_conflicts_with_transactions_over_its_key_and_no_other(self) -> None:
         ages = self.client.map("conflicts")
         before = ages.put("ann", "41")
@@ -485,6 +534,84 @@ class OneProcess(Dev):
         ages.put("ann", "42")
         with self.assertRaisesRegex(AssertionError, "returncode=1.*ann"):
             self.served.cli("tx", "-", given=script)
+
+    def test_a_node_that_takes_long_is_waited_for_as_long_as_it_answers_otherwise(self) -> None:
+        # It may have to read all of the object's stream, which the next one would have to do too.
+        slow = self.client.map("slow")
+        slow.put("a", 1)
+        asked = asked_nodes(self.client)
+        settled, late = Connection.is_settled, iter(range(3))
+        self.addCleanup(setattr, Connection, "is_settled", settled)
+        Connection.is_settled = lambda *of: next(late, None) is None and settled(*of)  # type: ignore[method-assign]
+        self.assertEqual((slow.get("a"), next(late, None)), (1, None))
+        self.assertEqual(asked, self.client.layout.in_turn(wire.stream_id("slow"))[:1])
+
+    def test_what_no_entry_may_be_is_refused_before_any_stream_is_named(self) -> None:
+        long = bytes(wire.ENTRY_MAX + 1)
+        for wrong, entry, streams in [
+            ("17 streams, of at most 16", b"", [f"many {number}" for number in range(17)]),
+            ("300 streams, of at most 16", b"", [f"many {number}" for number in range(300)]),
+            ("in a stream once", b"", ["same", "other", "same"]),
+            ("1048577 bytes, of at most 1048576", long, ["long"]),
+            ("256 bytes, not of 1 to 255", b"", ["before it", "a" * 256]),
+            ("a list of names", b"", "word"),
+        ]:
+            for tokens in (False, True):
+                with self.assertRaisesRegex(ValueError, wrong):
+                    self.client.append_many([b"first", entry], streams, tokens)
+        with self.assertRaisesRegex(TypeError, "bytes, and no str"):
+            self.client.append("text", ["text"])  # type: ignore[arg-type]
+        self.assertEqual((self.client.append_many([], ["of nothing"]), self.client.tail()), ([], self.start))
+        many = [f"{number} of 16" for number in range(16)]
+        self.assertEqual(len(self.client.read(self.client.append(b"most", many)).places), 16)
+
+    def test_a_change_that_fits_into_no_record_is_refused_before_any_map_is_named(self) -> None:
+        def putting(maps: int, puts: int, reads: int = 0) -> None:
+            def put(tx: Transaction) -> None:
+                for number in range(puts):
+                    tx.map(f"of many {number % maps}").put(number, number)
+                for number in range(reads):
+                    tx.map(f"of many {number % 20}").get(number)
+
+            self.client.transact(put)
+
+        value = bytes(ithaca_map.CALLS_BYTES_MAX)
+        for wrong, change in [
+            ("17 maps, of at most 16", lambda: putting(17, 17)),
+            ("4097 calls, of at most 4096", lambda: putting(1, 4097)),
+            ("1040 parts of maps, of at most 1024", lambda: putting(1, 1, 20 * 52)),
+            ("bytes of calls, of at most 1044480", lambda: self.client.map("large").put(1, value)),
+            ("bytes of calls, of at most 1044480", lambda: self.client.map("large").put_if_absent(1, value)),
+            ("bytes about an object, of at most 1048576", lambda: self.client.map("large").get(bytes(1 << 20))),
+        ]:
+            self.assertRaisesRegex(ValueError, wrong, change)
+        self.assertEqual(self.client.tail(), self.start)
+        large = self.client.map("large")
+        self.assertTrue(large.put_if_absent(1, value[:-50]).done)
+        self.assertEqual(len(large.get(1)), len(value) - 50)
+
+    def test_a_transaction_over_many_keys_of_a_map_is_one_over_all_of_it(self) -> None:
+        # As one in Rust: a condition has no room for each, and one that is left out is a conflict that nobody sees.
+        wide, other = self.client.map("wide"), self.connected().map("wide")
+        runs: list[int] = []
+
+        def copying(tx: Transaction, keys: range, meanwhile: int) -> None:
+            inside = tx.map("wide")
+            found = inside.multi_get(keys)
+            for key in keys:
+                inside.put(-1 - key, found.get(key, 0))
+            runs.append(meanwhile)
+            if len(runs) == 1:
+                other.put(meanwhile, 7)
+
+        for keys, meanwhile, times in [(range(2000), 5, 2), (range(65), 70, 2), (range(64), 70, 1)]:
+            runs.clear()
+            self.client.transact(lambda tx: copying(tx, keys, meanwhile))
+            self.assertEqual(len(runs), times, keys)
+        self.assertEqual((wide.size(), wide.get(-6)), (2002, 7))
+        parts = ithaca_map._parts([("b", 7), ("a", 7), ("b", 7), ("a", ALL), *(("c", key) for key in range(65))])
+        expected = [(wire.stream_id(name), key) for name, key in [("b", 7), ("a", ALL), ("c", ALL)]]
+        self.assertEqual([(found.stream, found.key) for found in parts], expected)
 
     def test_a_transaction_is_there_as_a_whole_or_not_at_all(self) -> None:
         accounts, ledger = self.client.map("accounts"), self.client.map("ledger")
@@ -527,7 +654,8 @@ class OneProcess(Dev):
         other.put("a", 1)
         with self.assertRaises(Aborted) as aborted:
             self.client.transact(late, retries=0)
-        self.assertEqual(aborted.exception.part, part(pack("a")))
+        self.assertEqual((aborted.exception.part, aborted.exception.name), (part(pack("a")), "shared"))
+        self.assertRegex(str(aborted.exception), "part .* of `shared` was written")
 
         def counting(tx: Transaction) -> None:
             tx.map("sizes").put("size", tx.map("shared").size())
@@ -557,10 +685,35 @@ class OneProcess(Dev):
         self.assertTrue(one == two != three and (second, third) == (first + 1, 0), callers)
         self.assertEqual(numbers.items(), {1: 1, 2: 2, 4: 4})
 
+    def test_a_position_that_is_none_is_said_to_be_none(self) -> None:
+        # It would be read as one that is trimmed; and a change with such a version would end its map, for good.
+        numbers = self.client.map("numbers of positions")
+        numbers.put(1, 1)
+        tail = self.client.tail()
+        for wrong in (-1, wire.NONE, 1.5, True, "1"):
+            for call in (
+                self.client.read, self.client.fill, self.client.trim, self.client.trim_prefix, lambda at: next(self.client.follow(at)),
+                lambda at: list(self.client.read_range(at, 1)), lambda at: self.client.read_stream("orders", at),
+                lambda at: next(self.client.follow_stream("orders", at)), lambda at: numbers.get(1, at=at),
+                lambda at: numbers.replace(1, at, 2), lambda at: numbers.remove_if(1, at),
+                lambda at: self.client.transact(lambda tx: tx.map("numbers of positions").replace(1, at, 2)),
+            ):  # fmt: skip
+                self.assertRaisesRegex(ValueError, "is no position of the log", call, wrong)
+        self.assertEqual((self.client.tail(), numbers.items()), (tail, {1: 1}))
+
+    def test_endpoints_are_a_list_or_a_text_and_what_is_none_is_said(self) -> None:
+        (endpoint,) = self.served.endpoints
+        for given in (endpoint, f"{endpoint}, {endpoint}", (endpoint,)):
+            client = Client(given)
+            self.addCleanup(client.close)
+            self.assertEqual(client.layout.cluster, self.client.layout.cluster)
+        for wrong in ("", [], "localhost", ["localhost"], ["localhost:"], [":7420"], ["a:b"], "a:65536", [7420], "::1", ("127.0.0.1", 7420)):
+            self.assertRaisesRegex(ValueError, 'no endpoints?: "HOST:PORT" is wanted', Client, wrong)
+
     def test_what_is_no_map_is_not_changed_and_what_is_not_there_is_said(self) -> None:
         self.served.cli("tx", "-", given="push things one\n")
         things = self.client.map("things")
-        self.assertRaises(ViewRefused, things.put, "a", 1)
+        self.assertRaisesRegex(ViewRefused, "^map `things`: Stopped: the record at", things.put, "a", 1)
         self.assertEqual(self.served.cli("tx", "-", given="pop things\n").splitlines()[0], "one")
         with self.assertRaises(ViewRefused) as refused:
             self.client.map("ages").get("ann", at=1 << 40)
@@ -577,6 +730,19 @@ class OneProcess(Dev):
 def next_request(client: Client) -> int:
     """The request number of the last append of the client."""
     return client._next_request - 1
+
+
+def asked_nodes(client: Client) -> list[int]:
+    """The nodes that the client asks about objects from now on, in order."""
+    asked: list[int] = []
+    ask = client._ask_host
+
+    def ask_and_note(node, *more):  # type: ignore[no-untyped-def]
+        asked.append(node)
+        return ask(node, *more)
+
+    client._ask_host = ask_and_note  # type: ignore[method-assign]
+    return asked
 
 
 class Peer:
@@ -848,6 +1014,28 @@ class Servers(unittest.TestCase):
             self.assertTrue(numbers.put_if_absent(number, 2 * number).done)
             self.assertEqual(other.get(number), 2 * number)
         self.assertEqual(other.items(), {number: 2 * number for number in range(30)})
+
+    def test_a_node_that_is_silent_is_not_asked_again_once_the_cluster_goes_on_without_it(self) -> None:
+        layout = self.client.layout
+        silent = next(node for node in layout.nodes if node != layout.sequencer)
+        names = [name for name in map(str, range(40)) if layout.in_turn(wire.stream_id(name))[0] == silent][:6]
+        end = max(self.client.map(name).put("a", 1) or 0 for name in names) + 1
+        other = self.client_of_its_own()
+        self.served.processes[silent - 1].send_signal(signal.SIGSTOP)
+        for _ in range(400):
+            # Each look waits for the one that is silent.
+            self.client._look_for_layout(time.monotonic() + 10)
+            if self.client.layout.nodes[silent].state != wire.IN_USE:
+                break
+        asked = asked_nodes(self.client)
+        for name in names:
+            self.assertEqual(self.client.map(name).get("a"), 1)
+        self.assertEqual(asked, [self.client.layout.in_turn(wire.stream_id(name))[0] for name in names])
+        # Who knows of nothing yet finds out by asking it once, and needs no sequencer for that.
+        asked = asked_nodes(other)
+        for name in names:
+            self.assertEqual(other.map(name).get("a", at=end), 1)
+        self.assertEqual((asked.count(silent), asked[0], len(asked)), (1, silent, len(names) + 1))
 
     def client_of_its_own(self) -> Client:
         client = Client(self.served.endpoints, timeout=30)
