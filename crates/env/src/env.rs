@@ -154,6 +154,15 @@ impl Env {
         }
     }
 
+    /// Goes on in the next turn: the other ready tasks have run by then, what they queued is sent, and whatever came meanwhile is ready too. For one
+    /// of many pieces of work that somebody else need not wait for.
+    pub async fn next_turn(&self) {
+        match &self.inner {
+            Inner::Real(env) => env.next_turn().await,
+            Inner::Sim(_) => self.yield_now().await,
+        }
+    }
+
     /// Listens at `addr`; port 0 picks a free one.
     pub fn listen(&self, addr: SocketAddr) -> Result<Listener, NetError> {
         match &self.inner {

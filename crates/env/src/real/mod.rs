@@ -73,6 +73,8 @@ struct Shared {
     ring: OnceCell<Option<Rc<Ring>>>,
     timers: RefCell<BTreeMap<(Time, u64), Waker>>,
     next_timer: Cell<u64>,
+    /// Tasks that go on in the next turn.
+    next_turn: RefCell<Vec<Waker>>,
     start: Duration,
 }
 
@@ -109,6 +111,7 @@ impl Shared {
             ring: OnceCell::new(),
             timers: RefCell::default(),
             next_timer: Cell::new(0),
+            next_turn: RefCell::default(),
             start: clock(),
         })
     }
@@ -128,6 +131,7 @@ impl Shared {
                 return self.reactor.flush_dirty();
             }
             self.executor.run_ready(POLLS_PER_TURN);
+            self.next_turn.take().into_iter().for_each(Waker::wake);
             // The drive begins before the answers go out: it is the slower of the two.
             if let Some(ring) = self.ring() {
                 ring.submit();
@@ -249,6 +253,19 @@ impl Handle {
     pub(crate) async fn sleep_until(&self, deadline: Time) {
         let mut timer = Timer { shared: &self.shared, deadline, key: None };
         std::future::poll_fn(|cx| timer.poll(cx)).await;
+    }
+
+    pub(crate) async fn next_turn(&self) {
+        let mut asked = false;
+        std::future::poll_fn(|cx| {
+            if asked {
+                return Poll::Ready(());
+            }
+            asked = true;
+            self.shared.next_turn.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     pub(crate) fn send_queued(&self) {

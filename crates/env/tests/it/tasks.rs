@@ -65,3 +65,17 @@ fn blocking_calls_and_files_come_back_to_the_loop() {
         assert_eq!(read, whole);
     });
 }
+
+#[test]
+fn what_was_queued_is_sent_before_the_next_turn() {
+    // Who works piece by piece, and is ready all the time, would keep back what others have said.
+    real::run(|env| async move {
+        let listener = env.listen(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let there = env.connect(listener.local_addr()).await.expect("it listens");
+        there.writer.push(|out| out.extend_from_slice(b"an answer"));
+        env.yield_now().await;
+        assert_eq!(there.writer.queued_bytes(), 9);
+        env.next_turn().await;
+        assert_eq!(there.writer.queued_bytes(), 0);
+    });
+}

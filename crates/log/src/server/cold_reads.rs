@@ -15,10 +15,12 @@ use std::ops::Range;
 
 use ithaca_chain::limits::FOUND_RUN_BYTES;
 use ithaca_chain::{Chain, Heading, Reading};
+use ithaca_env::Env;
 use ithaca_env::limits::BLOCK_BYTES;
-use ithaca_env::net::{NetError, Writer};
+use ithaca_env::net::NetError;
 use ithaca_env::sync::{Count, Permit, Semaphore};
 
+use super::answers::Answers;
 use super::unit_shell::unreadable;
 use crate::limits;
 use crate::wire::Refusal;
@@ -60,23 +62,27 @@ impl ColdReads {
         self.room.acquire(limits::COLD_READS_MAX_BYTES).await
     }
 
-    /// What one of them holds, of a connection that waits for as many bytes at a time as `turn` is for: nothing yet.
-    pub(super) fn begin<'a>(&'a self, writer: &'a Writer, turn: &'a Semaphore) -> ColdRead<'a> {
-        ColdRead { reads: self, writer, turn, has_cached: false, held: None }
+    /// What one of them holds whose answer is one of these: nothing yet.
+    pub(super) fn begin<'a>(&'a self, answers: &'a Answers) -> ColdRead<'a> {
+        ColdRead { reads: self, answers, has_cached: false, held: None }
     }
 }
 
 /// What a read holds, until this is dropped: after its answer is handed over.
 pub(super) struct ColdRead<'a> {
     reads: &'a ColdReads,
-    writer: &'a Writer,
-    turn: &'a Semaphore,
+    answers: &'a Answers,
     /// Whether the answer has something from memory.
     has_cached: bool,
     held: Option<Permit>,
 }
 
 impl ColdRead<'_> {
+    /// After a piece of work: others have their turn.
+    pub(super) async fn give_way(&self, env: &Env) {
+        self.answers.give_way(env).await;
+    }
+
     /// The answer has something from memory: it waits for nothing any more.
     pub(super) fn note_cached(&mut self) {
         self.has_cached = true;
@@ -155,14 +161,14 @@ impl ColdRead<'_> {
         if !self.has_cached {
             return self.wait(bytes).await.map(Some).map_err(|_| Refusal::Failed);
         }
-        let takes_answers = self.writer.queued_bytes() < limits::UNSENT_MAX_BYTES;
+        let takes_answers = self.answers.writer.queued_bytes() < limits::UNSENT_MAX_BYTES;
         Ok(takes_answers.then(|| self.reads.room.try_acquire(bytes)).flatten())
     }
 
     async fn wait(&self, bytes: usize) -> Result<Permit, NetError> {
         let _waits = self.reads.waiting.one_more();
-        let _turn = self.turn.acquire(bytes).await;
-        self.writer.below(limits::UNSENT_MAX_BYTES).await?;
+        let _turn = self.answers.cold_turn.acquire(bytes).await;
+        self.answers.writer.below(limits::UNSENT_MAX_BYTES).await?;
         Ok(self.reads.room.acquire(bytes).await)
     }
 }

@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ithaca_env::Env;
-use ithaca_env::net::Writer;
-use ithaca_env::sync::{Notify, Semaphore};
+use ithaca_env::sync::Notify;
 use ithaca_env::task::{TaskHandle, race};
 
+use super::answers::Answers;
 use super::reply::push_found;
 use super::unit_shell::UnitShell;
 use crate::limits;
@@ -27,7 +27,7 @@ struct Shared {
 /// A subscription. It ends when this is dropped.
 pub(super) struct Following {
     shared: Rc<Shared>,
-    writer: Writer,
+    answers: Rc<Answers>,
     head: Head,
     task: TaskHandle<()>,
 }
@@ -51,7 +51,7 @@ impl Following {
     /// Ends it as its follower asked.
     pub(super) fn end(self) {
         let head = Head { flags: FLAG_PUSH | FLAG_END, ..self.head };
-        self.writer.push(|out| wire::encode_message(out, head, &Runs::default()));
+        self.answers.writer.push(|out| wire::encode_message(out, head, &Runs::default()));
     }
 }
 
@@ -59,32 +59,27 @@ impl Following {
 pub(super) fn follow(
     env: &Env,
     unit: Rc<UnitShell>,
-    (writer, cold_turn): (Writer, Semaphore),
+    answers: &Rc<Answers>,
     head: Head,
     subscribe: Subscribe,
 ) -> Following {
     let follower = RefCell::new(Follower::new(subscribe.addr, subscribe.credit_bytes));
     let shared = Rc::new(Shared { follower, credited: Notify::default(), open: Cell::new(true) });
-    let (task_shared, task_writer) = (Rc::clone(&shared), writer.clone());
+    let (task_shared, task_answers) = (Rc::clone(&shared), Rc::clone(answers));
     let task = env.spawn(async move {
-        let refusal = push_all(&unit, (&task_writer, &cold_turn), head, &task_shared).await;
+        let refusal = push_all(&unit, &task_answers, head, &task_shared).await;
         task_shared.open.set(false);
         let head = Head { flags: FLAG_PUSH | FLAG_END, ..head };
-        task_writer.push(|out| wire::encode_message(out, head, &refusal));
+        task_answers.writer.push(|out| wire::encode_message(out, head, &refusal));
     });
-    Following { shared, writer, head, task }
+    Following { shared, answers: Rc::clone(answers), head, task }
 }
 
 /// Pushes until the unit refuses: the epoch is over, or something is damaged.
-async fn push_all(
-    unit: &Rc<UnitShell>,
-    (writer, cold_turn): (&Writer, &Semaphore),
-    head: Head,
-    shared: &Shared,
-) -> Refusal {
+async fn push_all(unit: &Rc<UnitShell>, answers: &Answers, head: Head, shared: &Shared) -> Refusal {
     loop {
         // Many may push what stands in memory, none of which waits for anything else.
-        if writer.below(limits::UNSENT_MAX_BYTES).await.is_err() {
+        if answers.writer.below(limits::UNSENT_MAX_BYTES).await.is_err() {
             return Refusal::Failed;
         }
         if let Err(refusal) = unit.check_epoch(head.epoch) {
@@ -97,13 +92,13 @@ async fn push_all(
             race(unit.advanced().after(advanced), shared.credited.after(credited)).await;
             continue;
         };
-        let mut cold = unit.cold_reads().begin(writer, cold_turn);
+        let mut cold = unit.cold_reads().begin(answers);
         let mut found = match unit.push_from(range, PUSH_BYTES, &mut cold).await {
             Ok(found) => found,
             Err(refusal) => return refusal,
         };
         let Some(end) = found.end() else { return Refusal::Failed };
-        let bytes = push_found(writer, head.request, head.epoch, &mut found);
+        let bytes = push_found(&answers.writer, head.request, head.epoch, &mut found);
         shared.follower.borrow_mut().pushed(end, bytes);
     }
 }

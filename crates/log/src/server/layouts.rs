@@ -125,6 +125,8 @@ impl LayoutKeeper {
         let (keeper, span) = (Rc::clone(self), Duration::from_millis(asked.wait_ms.into()));
         waits.spawn(&self.env, async move {
             race(keeper.changed.until(|| is_later(&keeper)), keeper.env.sleep(span)).await;
+            let answers = Rc::clone(route.answers());
+            let Ok(_making) = answers.begin(limits::LAYOUT_MAX_BYTES).await else { return };
             keeper.get(route, None);
         });
     }

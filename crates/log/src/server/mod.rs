@@ -10,6 +10,7 @@
 //! A [`LocalCluster`] is a whole cluster in one environment. Its start is a reconfiguration like any other: the units are
 //! sealed, the tail is decided once in the next layout, and the sequencer starts there (docs/protocol/seal.md).
 
+mod answers;
 mod caches;
 mod cluster;
 mod cold_reads;

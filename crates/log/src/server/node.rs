@@ -9,11 +9,12 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use ithaca_env::net::{Conn, Listener, Reader, Writer};
-use ithaca_env::sync::{Count, Counted, Semaphore};
+use ithaca_env::net::{Conn, Listener, Reader};
+use ithaca_env::sync::Counted;
 use ithaca_env::task::TaskHandle;
 use ithaca_env::{Env, Time};
 
+use super::answers::Answers;
 use super::cluster;
 use super::drives::DriveOrders;
 use super::follower::{self, Following};
@@ -41,6 +42,10 @@ use crate::wire::{
 
 /// Requests of one connection under way past which no more are read.
 const UNDER_WAY_MAX: usize = 4096;
+/// What the requests of one connection take of a turn, until others have theirs: 32 of most kinds, 8 reads of streams, 128 other reads.
+const TURN_WORK: usize = 256;
+/// How long what the system says of the process's memory is good for: the question takes longer than all else of a status.
+const RESIDENT_GOOD: Duration = Duration::from_millis(50);
 /// A connection is closed that does not begin with a hello within this.
 const HELLO_MAX: Duration = Duration::from_secs(10);
 /// Subscriptions of one connection.
@@ -110,6 +115,8 @@ pub(super) struct Counters {
     conflicts: Cell<u64>,
     /// Groups that were refused because nobody knows.
     too_old: Cell<u64>,
+    /// The process's resident memory, and when the system was asked for it.
+    resident: Cell<Option<(Time, u64)>>,
     pub(super) repairs: cluster::Repairs,
 }
 
@@ -263,6 +270,15 @@ impl Node {
         })
     }
 
+    /// Memory of the process, as of a moment ago.
+    fn resident_bytes(&self) -> u64 {
+        let now = self.env.now();
+        let known = self.counters.resident.get().filter(|(asked, _)| now.since(*asked) < RESIDENT_GOOD);
+        let (asked, bytes) = known.unwrap_or_else(|| (now, self.env.resident_bytes()));
+        self.counters.resident.set(Some((asked, bytes)));
+        bytes
+    }
+
     /// What the node says of itself.
     pub(super) fn status(&self) -> NodeStatus {
         let counters = &self.counters;
@@ -293,7 +309,7 @@ impl Node {
             offers: self.offers,
             durability: Durability::Fsync,
             cpu_us: if self.counts_process { self.env.cpu_us() } else { 0 },
-            rss_bytes: if self.counts_process { self.env.resident_bytes() } else { 0 },
+            rss_bytes: if self.counts_process { self.resident_bytes() } else { 0 },
             uptime_ms: self.env.now().since(self.started).as_millis() as u64,
             tail: sequencer.as_ref().and_then(|sequencer| sequencer.tail(sequencer.epoch()).ok()),
             watermark: self.storing().map(|unit| unit.watermark(Addr(0))),
@@ -304,15 +320,13 @@ impl Node {
 
 async fn serve_connection(node: &Rc<Node>, conn: Conn, (places, place): (Rc<Places>, Counted)) {
     let Conn { reader, writer } = conn;
-    let peer = reader.peer_addr();
+    let (peer, tasks) = (reader.peer_addr(), Rc::new(Tasks::default()));
     let mut session = Session {
         node: Rc::clone(node),
-        writer,
-        under_way: Count::default(),
-        cold_turn: Semaphore::new(limits::READ_MAX_BYTES),
+        answers: Answers::new(writer, &tasks),
+        _tasks: tasks,
         following: BTreeMap::new(),
         waits: Rc::default(),
-        questions: Rc::default(),
         greeted: false,
         is_of_node: false,
         place,
@@ -326,16 +340,12 @@ async fn serve_connection(node: &Rc<Node>, conn: Conn, (places, place): (Rc<Plac
 /// One connection being served.
 struct Session {
     node: Rc<Node>,
-    writer: Writer,
-    /// Requests that have no reply yet.
-    under_way: Count,
-    /// Bytes for which its cold reads wait at a time.
-    cold_turn: Semaphore,
+    answers: Rc<Answers>,
+    /// What makes its answers.
+    _tasks: Rc<Tasks>,
     following: BTreeMap<RequestId, Following>,
     /// Requests that wait for something to come.
     waits: Rc<Tasks>,
-    /// Questions about objects that are being answered.
-    questions: Rc<Tasks>,
     greeted: bool,
     /// Whether another node has greeted.
     is_of_node: bool,
@@ -357,7 +367,7 @@ enum Ended {
 
 impl Session {
     async fn run(&mut self, mut reader: Reader) -> Result<(), Ended> {
-        let mut buf = BytesMut::new();
+        let (mut buf, mut work) = (BytesMut::new(), 0);
         let greeted_by = self.node.env.now() + HELLO_MAX;
         loop {
             let reading = reader.read(&mut buf);
@@ -372,18 +382,24 @@ impl Session {
                 self.keep_up().await?;
                 let frame = wire::next_frame_within(&mut buf, self.frame_max_bytes())?;
                 let Some(frame) = frame else { break };
+                work += work_of(frame.kind);
                 self.handle(frame)?;
+                if work >= TURN_WORK {
+                    work = 0;
+                    self.node.env.next_turn().await;
+                }
             }
         }
     }
 
     /// Waits while too much is under way or unsent: one read of the socket may bring thousands of requests.
     async fn keep_up(&self) -> Result<(), Ended> {
-        if self.under_way.get() >= UNDER_WAY_MAX {
-            self.under_way.below(UNDER_WAY_MAX).await;
+        let Answers { writer, under_way, .. } = &*self.answers;
+        if under_way.get() >= UNDER_WAY_MAX {
+            under_way.below(UNDER_WAY_MAX).await;
         }
-        if self.writer.queued_bytes() >= limits::UNSENT_MAX_BYTES {
-            self.writer.below(limits::UNSENT_MAX_BYTES).await?;
+        if writer.queued_bytes() >= limits::UNSENT_MAX_BYTES {
+            writer.below(limits::UNSENT_MAX_BYTES).await?;
         }
         Ok(())
     }
@@ -394,7 +410,7 @@ impl Session {
     }
 
     fn route(&self, head: Head) -> ReplyRoute {
-        ReplyRoute::new(&self.writer, head, &self.under_way, &self.cold_turn)
+        ReplyRoute::new(&self.answers, head)
     }
 
     fn handle(&mut self, frame: Frame) -> Result<(), Ended> {
@@ -520,7 +536,7 @@ impl Session {
         let route = self.route(frame.head);
         match wire::AskView::decode_body(&frame.body, frame.data.len()) {
             Ok(asked) if asked.question == DataSum::of(&frame.data) => {
-                views::ask(&self.node, &self.questions, route, asked, frame.data);
+                views::ask(&self.node, route, asked, frame.data);
             }
             Ok(_) | Err(_) => route.refuse(Refusal::Malformed { kind: frame.kind }),
         }
@@ -618,8 +634,7 @@ impl Session {
                     let (pending, limit) = (self.following.len() as u64, FOLLOWING_MAX as u64);
                     return self.route(head).refuse(Refusal::Overloaded { pending, limit });
                 }
-                let route = (self.writer.clone(), self.cold_turn.clone());
-                let following = follower::follow(&self.node.env, unit, route, head, subscribe);
+                let following = follower::follow(&self.node.env, unit, &self.answers, head, subscribe);
                 self.following.insert(head.request, following);
             }
             Request::Unsubscribe(_) => match self.following.remove(&head.request) {
@@ -674,6 +689,20 @@ impl Session {
             Some(Err(refusal)) => route.refuse(refusal),
             None => route.send(&Tail { tail: None, extents, streams: Vec::new() }),
         }
+    }
+}
+
+/// What a request takes of a turn. What appends are made of is left out: it is little, and what a node is there for.
+fn work_of(kind: u16) -> usize {
+    let is = |of: Kind| kind == of as u16;
+    if is(Kind::Write) || is(Kind::Append) || is(Kind::Token) || is(Kind::Credit) {
+        0
+    } else if is(Kind::Read) {
+        2
+    } else if is(Kind::ReadStream) {
+        32
+    } else {
+        8
     }
 }
 

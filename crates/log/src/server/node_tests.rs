@@ -10,14 +10,15 @@ use ithaca_env::task::gather;
 
 use super::*;
 use crate::client::{CallError, Client, ClientOptions, Connection, Identity};
-use crate::pos::{AddrRange, ClientId};
+use crate::pos::{AddrRange, ClientId, StreamId};
 use crate::server::{LocalCluster, LocalOptions};
-use crate::wire::{HEADER_BYTES, Read, ReceivedRuns, Reply, Subscribe, next_frame};
+use crate::wire::{HEADER_BYTES, Read, ReadStream, ReceivedRuns, Reply, Subscribe, Wanted, next_frame};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes of an entry, and how many make one read.
 const ENTRY_BYTES: usize = 1 << 20;
 const ENTRIES: u64 = 3;
+const STREAM: StreamId = StreamId(7);
 /// Such reads whose answers no outbox holds together.
 const READS: usize = ithaca_env::limits::OUTBOX_MAX_BYTES / (ENTRY_BYTES * ENTRIES as usize) + 8;
 
@@ -44,13 +45,50 @@ async fn open_as(env: &Env, cluster: &LocalCluster, client: ClientId) -> Result<
     Connection::open(env, cluster.addrs()[0], who, env.now() + PATIENCE).await
 }
 
+/// What the node's unit has counted under this name.
+fn counted(cluster: &LocalCluster, name: &str) -> u64 {
+    let counters = cluster.status().remove(0).counters;
+    counters.into_iter().find(|(counter, _)| counter == name).expect("it is counted").1
+}
+
+/// Greets, and sends what `requests` encodes right behind, in the epoch that it is given.
+async fn send_at_once(
+    env: &Env,
+    cluster: &LocalCluster,
+    requests: impl FnOnce(&mut BytesMut, Epoch),
+) -> Conn {
+    let conn = env.connect(cluster.addrs()[0]).await.expect("it listens");
+    let (version_min, version_max) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
+    let (client, node, cluster_id) = (ClientId(1), NodeId(0), ClusterId::UNKNOWN);
+    let hello = Hello { version_min, version_max, client, node, cluster: cluster_id };
+    conn.writer.push(|out| {
+        wire::encode_message(out, Head::new(RequestId(0), Epoch(0)), &hello);
+        requests(out, cluster.layout().epoch);
+    });
+    conn
+}
+
+/// A read of the stream of the entries that were appended from `addr` on.
+fn read_stream(addr: Addr) -> ReadStream {
+    ReadStream {
+        limit_bytes: limits::READ_MAX_BYTES as u32,
+        committed: false,
+        heads_only: false,
+        last_only: false,
+        known_only: false,
+        wait_ms: 0,
+        wanted: Wanted::Stream(STREAM),
+        ranges: vec![AddrRange::new(addr, Addr(addr.0 + ENTRIES))],
+    }
+}
+
 /// Appends entries that make one read, which stand in memory; the address of the first.
 async fn append(env: &Env, cluster: &LocalCluster) -> Addr {
     let options = ClientOptions { endpoints: cluster.addrs().to_vec(), ..ClientOptions::default() };
     let client = Client::connect(env, options).await.expect("it serves");
     for number in 0..ENTRIES {
         let entry = Bytes::from(vec![number as u8; ENTRY_BYTES]);
-        client.append(entry).await.expect("appended");
+        client.append_to(&[STREAM], entry).await.expect("appended");
     }
     cluster.layout().locate(LogPos(0)).expect("it has a place").addr
 }
@@ -205,6 +243,56 @@ fn what_a_later_version_adds_to_a_greeting_is_not_looked_at() {
                     assert_eq!(refusal, Refusal::UnsupportedVersion { version_min, version_max });
                 }
                 other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn reads_of_streams_by_who_takes_no_answers_are_not_answered_and_end_with_their_connection() {
+    // All that were accepted before anything was unsent were answered, however much that was, also when nobody was there any more.
+    with_node(async |env, cluster| {
+        let addr = append(&env, &cluster).await;
+        let requests = |out: &mut BytesMut, epoch| {
+            let head = |id| Head::new(RequestId(id), epoch);
+            (1..=READS as u64).for_each(|id| wire::encode_message(out, head(id), &read_stream(addr)));
+        };
+        let conn = send_at_once(&env, &cluster, requests).await;
+        env.sleep(PATIENCE).await;
+        // And what the network takes.
+        let most = limits::UNSENT_MAX_BYTES + limits::READ_MAX_BYTES + (2 << 20);
+        let answered = counted(&cluster, "bytes_read");
+        assert!(answered >= limits::UNSENT_MAX_BYTES as u64, "{answered} bytes");
+        assert!(answered <= most as u64, "{answered} bytes for somebody who takes none");
+        drop(conn);
+        env.sleep(PATIENCE).await;
+        assert_eq!(counted(&cluster, "bytes_read"), answered);
+    });
+}
+
+#[test]
+fn who_asks_for_much_at_once_is_not_served_all_of_it_before_others() {
+    // Thousands of requests come with one read of the socket.
+    const COUNT: u64 = 1000;
+    with_node(async |env, cluster| {
+        let addr = append(&env, &cluster).await;
+        let ranges = vec![AddrRange::new(Addr(addr.0 + ENTRIES), Addr(addr.0 + ENTRIES + 1))];
+        let read = Read { limit_bytes: 1, committed: false, ranges };
+        let requests = |out: &mut BytesMut, epoch| {
+            let head = |id| Head::new(RequestId(id), epoch);
+            // A task of its own answers it, in two turns, in each of which 128 of the others may be.
+            wire::encode_message(out, head(1), &read_stream(addr));
+            (2..2 + COUNT).for_each(|id| wire::encode_message(out, head(id), &read));
+        };
+        let mut conn = send_at_once(&env, &cluster, requests).await;
+        let (mut told, mut before) = (BytesMut::new(), 0);
+        loop {
+            assert!(conn.reader.read(&mut told).await.expect("it stands") > 0);
+            while let Some(frame) = next_frame(&mut told).expect("a frame") {
+                match frame.head.request {
+                    RequestId(1) => return assert!(before <= 256, "{before} of {COUNT} came first"),
+                    RequestId(_) => before += 1,
+                }
             }
         }
     });

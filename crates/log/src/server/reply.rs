@@ -1,9 +1,12 @@
 //! Where a reply goes.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use ithaca_env::net::Writer;
-use ithaca_env::sync::{Count, Counted, Semaphore};
+use ithaca_env::sync::Counted;
 
+use super::answers::Answers;
 use super::cold_reads::{ColdRead, ColdReads};
 use crate::pos::{Epoch, RequestId};
 use crate::unit::Found;
@@ -14,22 +17,21 @@ const GATHERED_MAX_BYTES: usize = 2048;
 
 /// One request's way back. It is under way until this is dropped.
 pub(super) struct ReplyRoute {
-    writer: Writer,
+    answers: Rc<Answers>,
     request: RequestId,
     epoch: Epoch,
-    cold_turn: Semaphore,
     _under_way: Counted,
 }
 
 impl ReplyRoute {
-    pub(super) fn new(writer: &Writer, head: Head, under_way: &Count, cold_turn: &Semaphore) -> Self {
-        Self {
-            writer: writer.clone(),
-            request: head.request,
-            epoch: head.epoch,
-            cold_turn: cold_turn.clone(),
-            _under_way: under_way.one_more(),
-        }
+    pub(super) fn new(answers: &Rc<Answers>, head: Head) -> Self {
+        let under_way = answers.under_way.one_more();
+        Self { answers: Rc::clone(answers), request: head.request, epoch: head.epoch, _under_way: under_way }
+    }
+
+    /// The answers that this is one of.
+    pub(super) fn answers(&self) -> &Rc<Answers> {
+        &self.answers
     }
 
     /// The epoch of the request.
@@ -39,7 +41,7 @@ impl ReplyRoute {
 
     /// What the request holds while it needs the drive: nothing yet.
     pub(super) fn begin_cold<'a>(&'a self, reads: &'a ColdReads) -> ColdRead<'a> {
-        reads.begin(&self.writer, &self.cold_turn)
+        reads.begin(&self.answers)
     }
 
     /// Sends the reply.
@@ -50,14 +52,14 @@ impl ReplyRoute {
     /// Sends the reply in another epoch than that of the request: the one that the node serves in.
     pub(super) fn send_in<M: Message>(&self, epoch: Epoch, reply: &M) {
         let head = Head::new(self.request, epoch);
-        self.writer.push(|out| wire::encode_message(out, head, reply));
+        self.answers.writer.push(|out| wire::encode_message(out, head, reply));
     }
 
     /// Sends the reply with data after it.
     pub(super) fn send_with<M: Message>(&self, reply: &M, data: Bytes) {
         let head = Head::new(self.request, self.epoch);
-        self.writer.push(|out| wire::encode_head(out, head, reply, data.len()));
-        send_piece(&self.writer, data);
+        self.answers.writer.push(|out| wire::encode_head(out, head, reply, data.len()));
+        send_piece(&self.answers.writer, data);
     }
 
     /// Sends a refusal.
@@ -67,14 +69,14 @@ impl ReplyRoute {
 
     /// Sends what was found.
     pub(super) fn send_found(&self, found: &mut Found) {
-        send_found(&self.writer, Head::new(self.request, self.epoch), found);
+        send_found(&self.answers.writer, Head::new(self.request, self.epoch), found);
     }
 
     /// Sends what was found of a stream.
     pub(super) fn send_stream_found(&self, found: &mut Found, heads_only: bool) {
         let head = Head::new(self.request, self.epoch);
-        self.writer.push(|out| found.encode_stream_head(out, head, heads_only));
-        send_data(&self.writer, found);
+        self.answers.writer.push(|out| found.encode_stream_head(out, head, heads_only));
+        send_data(&self.answers.writer, found);
     }
 }
 

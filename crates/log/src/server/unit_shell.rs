@@ -55,6 +55,8 @@ pub(super) enum Route {
 
 /// Bytes of records that are read at a time to be compared.
 const STORED_BYTES: usize = 1 << 20;
+/// Bytes that an outcome takes in an answer.
+const OUTCOME_BYTES: usize = 40;
 
 /// What a node takes over from another replica.
 #[derive(Default)]
@@ -444,7 +446,11 @@ impl UnitShell {
         reply: impl FnOnce(Vec<Outcome>) -> M + 'static,
     ) {
         let shell = Rc::clone(self);
-        self.env.spawn(async move {
+        let answers = Rc::clone(route.answers());
+        let count: u64 = taken.iter().map(|(range, _)| range.count()).sum();
+        let bytes = (count as usize).saturating_mul(OUTCOME_BYTES);
+        answers.clone().spawn(&self.env, async move {
+            let Ok(_making) = answers.begin(bytes).await else { return };
             match shell.outcomes(&route, taken).await {
                 Ok(outcomes) => route.send(&reply(outcomes)),
                 Err(_) if stores => route.refuse(Refusal::Failed),

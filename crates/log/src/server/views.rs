@@ -10,7 +10,6 @@ use ithaca_env::sync::Count;
 
 use super::node::Node;
 use super::reply::ReplyRoute;
-use super::tasks::Tasks;
 use crate::limits;
 use crate::pos::StreamId;
 use crate::wire::{AskView, DataSum, Refusal, Roles, ViewAnswer};
@@ -56,7 +55,7 @@ impl Views {
 }
 
 /// Has the node's host answer.
-pub(super) fn ask(node: &Rc<Node>, tasks: &Rc<Tasks>, route: ReplyRoute, asked: AskView, question: Bytes) {
+pub(super) fn ask(node: &Rc<Node>, route: ReplyRoute, asked: AskView, question: Bytes) {
     let Some(host) = node.views.host.borrow().clone() else {
         return route.refuse(Refusal::NotServing { roles: Roles::VIEWS });
     };
@@ -65,7 +64,9 @@ pub(super) fn ask(node: &Rc<Node>, tasks: &Rc<Tasks>, route: ReplyRoute, asked: 
         return route.refuse(Refusal::Overloaded { pending: pending as u64, limit: limit as u64 });
     }
     let under_way = node.views.under_way.one_more();
-    tasks.spawn(&node.env, async move {
+    let answers = Rc::clone(route.answers());
+    answers.clone().spawn(&node.env, async move {
+        let Ok(_making) = answers.begin(question.len()).await else { return };
         let answer = host.ask(asked.stream, question).await;
         route.send_with(&ViewAnswer { answer: DataSum::of(&answer) }, answer);
         drop(under_way);

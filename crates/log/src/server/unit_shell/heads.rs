@@ -76,8 +76,7 @@ impl UnitShell {
             }
             self.push_gone(AddrRange::new(next, read_to), found)?;
             next = read_to;
-            // Others have their turn in between.
-            self.env.yield_now().await;
+            cold.give_way(&self.env).await;
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl UnitShell {
             return;
         }
         let shell = Rc::clone(self);
-        self.env.spawn(async move {
+        Rc::clone(route.answers()).spawn(&self.env, async move {
             let mut cold = route.begin_cold(&shell.cold_reads);
             let found = shell.read_cold(&read, &mut cold).await;
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);

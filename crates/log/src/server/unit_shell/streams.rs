@@ -85,8 +85,12 @@ impl UnitShell {
             let refused = self.check_epoch(route.epoch()).and(Err(Refusal::NotComplete { addr }));
             return refused.unwrap_or_else(|refusal: Refusal| route.refuse(refusal));
         }
-        let shell = Rc::clone(self);
-        self.env.spawn(async move {
+        // One entry is all that there is to be of what comes last.
+        let limit_bytes = if read.last_only { limits::ENTRY_MAX_BYTES } else { limits::READ_MAX_BYTES };
+        let limit_bytes = limit_bytes.min(read.limit_bytes as usize);
+        let (shell, answers) = (Rc::clone(self), Rc::clone(route.answers()));
+        answers.clone().spawn(&self.env, async move {
+            let Ok(_making) = answers.begin(limit_bytes).await else { return };
             let mut cold = route.begin_cold(&shell.cold_reads);
             let found = shell.find(&read, &mut cold).await;
             let check = |found| shell.check_readable(&route, &read.ranges, read.committed).map(|()| found);
@@ -341,8 +345,8 @@ impl UnitShell {
         }
         let start = block.borrow().range().start;
         self.streams.borrow_mut().settle(start.0);
-        // A long look is one of many blocks: others have their turn in between.
-        self.env.yield_now().await;
+        // A long look is one of many blocks.
+        cold.give_way(&self.env).await;
         Ok(has_room)
     }
 

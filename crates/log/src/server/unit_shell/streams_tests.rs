@@ -7,12 +7,12 @@ use ithaca_chain::{Chain, ChainId, ChainOptions, Identity, Label, Recovered, Tab
 use ithaca_env::Env;
 use ithaca_env::drive::{Drive, OpenDrive};
 use ithaca_env::sim::Sim;
-use ithaca_env::sync::Semaphore;
 
 use super::*;
 use crate::entry::{StreamGroup, StreamPlace};
 use crate::planted::Planted;
 use crate::pos::{ClientId, Epoch, RequestId, RequestNo, StreamPos};
+use crate::server::answers::Answers;
 use crate::server::leases::Leases;
 use crate::server::unit_shell::Copied;
 use crate::unit::UnitOptions;
@@ -109,8 +109,8 @@ async fn known(unit: &UnitShell) -> (Vec<u64>, Option<u64>) {
 async fn found(unit: &UnitShell, read: &ReadStream) -> Found {
     let listener = unit.env().listen(([10, 0, 0, 1], 0).into()).expect("a free port");
     let conn = unit.env().connect(listener.local_addr()).await.expect("it is there");
-    let turn = Semaphore::new(limits::READ_MAX_BYTES);
-    let mut cold = unit.cold_reads().begin(&conn.writer, &turn);
+    let answers = Answers::new(conn.writer, &Rc::default());
+    let mut cold = unit.cold_reads().begin(&answers);
     unit.find(read, &mut cold).await.expect("no damage")
 }
 

@@ -8,11 +8,12 @@ use ithaca_chain::{ChainId, ChainOptions, Identity, Label, Table};
 use ithaca_env::drive::{Drive, Durability, OpenDrive};
 use ithaca_env::net::Conn;
 use ithaca_env::sim::Sim;
-use ithaca_env::sync::{Count, Semaphore};
 use ithaca_env::task::{Ended, race};
 
 use super::*;
 use crate::pos::{ClientId, RequestId, RequestNo};
+use crate::server::answers::Answers;
+use crate::server::tasks::Tasks;
 use crate::wire::{Head, Reply, next_frame};
 
 /// An entry at each of these addresses.
@@ -74,8 +75,8 @@ async fn told(env: &Env, epoch: Epoch, ask: impl FnOnce(ReplyRoute)) -> Reply {
     let listener = env.listen(([10, 0, 0, 1], 0).into()).expect("a free port");
     let Conn { mut reader, writer: _writer } = env.connect(listener.local_addr()).await.expect("it is there");
     let there = listener.accept().await.expect("it came");
-    let turn = Semaphore::new(limits::READ_MAX_BYTES);
-    ask(ReplyRoute::new(&there.writer, Head::new(RequestId(1), epoch), &Count::default(), &turn));
+    let tasks = Rc::new(Tasks::default());
+    ask(ReplyRoute::new(&Answers::new(there.writer, &tasks), Head::new(RequestId(1), epoch)));
     let mut bytes = BytesMut::new();
     loop {
         reader.read(&mut bytes).await.expect("an answer");
