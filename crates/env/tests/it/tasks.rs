@@ -72,10 +72,15 @@ fn what_was_queued_is_sent_before_the_next_turn() {
     real::run(|env| async move {
         let listener = env.listen(([127, 0, 0, 1], 0).into()).expect("a free port");
         let there = env.connect(listener.local_addr()).await.expect("it listens");
-        there.writer.push(|out| out.extend_from_slice(b"an answer"));
-        env.yield_now().await;
-        assert_eq!(there.writer.queued_bytes(), 9);
-        env.next_turn().await;
-        assert_eq!(there.writer.queued_bytes(), 0);
+        let task_env = env.clone();
+        // The future that is run has one step a turn.
+        let task = env.spawn(async move {
+            there.writer.push(|out| out.extend_from_slice(b"an answer"));
+            task_env.yield_now().await;
+            assert_eq!(there.writer.queued_bytes(), 9);
+            task_env.next_turn().await;
+            assert_eq!(there.writer.queued_bytes(), 0);
+        });
+        task.join().await.expect("it ended");
     });
 }
