@@ -71,15 +71,18 @@ pub fn dev(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
     if arguments.node != 0 {
         return Err(Failure::usage("dev: --node is of a server; a whole cluster has no id".to_owned()));
     }
-    run("dev", arguments, out, |out, at| out.either(|| at.human(), || at.json()))
+    run("dev", arguments, out, |out, at, _| out.either(|| at.human(), || at.json()))
 }
 
 /// Runs one node until a signal comes.
 pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
-    run("server", arguments, out, |out, at| {
-        let next = match arguments.node {
-            0 => format!("echo hello | ithaca log append --endpoint {}", at.log()),
-            id => format!("ithaca cluster init or add {id}={}", at.log()),
+    run("server", arguments, out, |out, at, served| {
+        let next = match served {
+            Served::Cluster(_) => format!("echo hello | ithaca log append --endpoint {}", at.log()),
+            Served::Node(node) if node.is_member() => {
+                format!("ithaca cluster status --endpoint {}", at.log())
+            }
+            Served::Node(_) => format!("ithaca cluster init or add {}={}", arguments.node, at.log()),
         };
         out.either(
             || format!("{}, data {}; next: {next}", at.human(), arguments.data.display()),
@@ -92,7 +95,7 @@ fn run(
     verb: &str,
     arguments: &ServeArgs,
     mut out: Output,
-    announce: impl FnOnce(&mut Output, &Addresses) -> Result<(), Failure>,
+    announce: impl FnOnce(&mut Output, &Addresses, &Served) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if let Err(error) = process::raise_descriptors() {
         tracing::warn!(%error, "the limit of descriptors stays as it is");
@@ -123,7 +126,7 @@ fn run(
             *addr
         });
         let at = Addresses { nodes: served.addrs(), http };
-        announce(&mut out, &at)?;
+        announce(&mut out, &at, &served)?;
         out.flush()?;
         match race(signalled.join(), served.ended()).await {
             Ended::First(Some(Ok(signal))) => tracing::info!(signal, "stopping"),

@@ -96,7 +96,7 @@ pub const CONNECTIONS_MAX_COUNT: usize = 4096;
 /// The same of other nodes: what clients take must not shut them out.
 pub const PEERS_MAX_COUNT: usize = 4096;
 
-/// The same of those who have not greeted yet. One more is closed at once.
+/// The same of those who have not greeted yet. For one more, the one that has waited longest is closed.
 pub const STRANGERS_MAX_COUNT: usize = 1024;
 
 /// Bytes of credit that a subscription may hold.

@@ -319,6 +319,26 @@ fn a_server_is_ready_when_it_is_in_use_in_a_cluster_and_alive_before() {
 }
 
 #[test]
+fn a_server_names_what_to_do_next_by_whether_it_belongs_to_a_cluster() {
+    // One that was started again said that it had to be made a member.
+    let dir = temp_dir();
+    let said = |id: &str| {
+        let mut command = ithaca(&["server", "--drive-size", "64M", "--node", id, "--log-level", "off"]);
+        command.args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data"]).arg(dir.path().join(id));
+        let mut child = command.spawn().expect("it starts");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut ready).expect("it prints");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        ready
+    };
+    let ready = said("2");
+    assert!(ready.contains("next: ithaca cluster init or add 2=127.0.0.1:"), "{ready}");
+    drop(formed(dir.path(), 1, "--replicas 1"));
+    let ready = said("1");
+    assert!(ready.contains("next: ithaca cluster status --endpoint 127.0.0.1:"), "{ready}");
+}
+
+#[test]
 fn a_server_that_is_starting_is_alive_and_not_ready() {
     // Its pages were bound and nobody answered, so that whoever looks after it took it for hung.
     let dir = temp_dir();

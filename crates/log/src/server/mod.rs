@@ -21,6 +21,7 @@ mod drives;
 mod follower;
 mod forming;
 mod forward;
+mod greeting;
 mod layouts;
 mod learn_streams;
 mod leases;

@@ -19,6 +19,7 @@ use super::cluster;
 use super::drives::DriveOrders;
 use super::follower::{self, Following};
 use super::forward::{Forwarder, NO_FORWARDER};
+use super::greeting::{self, Greeted};
 use super::layouts::LayoutKeeper;
 use super::leases::Leases;
 use super::places::Places;
@@ -32,12 +33,11 @@ use super::watch;
 use crate::layout::Layout;
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Addr, ClientId, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
+use crate::pos::{Addr, ClusterId, Epoch, Incarnation, LogPos, NodeId, RequestId};
 use crate::sequencer::{KnownStreams, Sequencer};
 use crate::wire::{
     self, Check, Credit, DataSum, Durability, FLAG_RELAY, Frame, GetDrives, GetLayout, GetStatus, Grant,
-    GroupGrant, Head, Hello, HelloOk, Kind, Message, NodeStatus, PROTOCOL_VERSION, Refusal, Request, Roles,
-    Seal, Tail, Token,
+    GroupGrant, Head, Kind, Message, NodeStatus, Refusal, Request, Roles, Seal, Tail, Token,
 };
 
 /// Requests of one connection under way past which no more are read.
@@ -46,8 +46,6 @@ const UNDER_WAY_MAX: usize = 4096;
 const TURN_WORK: usize = 256;
 /// How long what the system says of the process's memory is good for: the question takes longer than all else of a status.
 const RESIDENT_GOOD: Duration = Duration::from_millis(50);
-/// A connection is closed that does not begin with a hello within this.
-const HELLO_MAX: Duration = Duration::from_secs(10);
 /// Subscriptions of one connection.
 const FOLLOWING_MAX: usize = 1024;
 
@@ -181,7 +179,7 @@ impl Node {
     }
 
     /// The epoch that the node serves in, as far as it knows.
-    fn epoch(&self) -> Epoch {
+    pub(super) fn epoch(&self) -> Epoch {
         let sequencer = self.sequencer.borrow().as_ref().map(Sequencer::epoch);
         let layout = self.layouts.as_ref().and_then(|layouts| layouts.epoch());
         sequencer.max(layout).unwrap_or_default()
@@ -249,16 +247,15 @@ impl Node {
     pub(super) fn serve(self: &Rc<Self>, listener: Listener) -> TaskHandle<()> {
         let node = Rc::clone(self);
         self.env.spawn(async move {
-            let (connections, places) = (Rc::new(Tasks::default()), Rc::new(Places::default()));
+            let (strangers, connections) = (Rc::new(Tasks::default()), Rc::new(Tasks::default()));
+            let places = Rc::new(Places::default());
             loop {
                 match listener.accept().await {
                     Ok(conn) => {
-                        let Some(place) = places.enter(&node) else { continue };
                         add(&node.counters.connections, 1);
-                        let (node, places) = (Rc::clone(&node), Rc::clone(&places));
-                        let env = node.env.clone();
-                        connections
-                            .spawn(&env, async move { serve_connection(&node, conn, (places, place)).await });
+                        places.make_room(&node, &strangers);
+                        let (places, connections) = (Rc::clone(&places), Rc::downgrade(&connections));
+                        strangers.spawn(&node.env, meet(Rc::clone(&node), conn, places, connections));
                     }
                     Err(error) => {
                         // Out of descriptors, most likely: those in use will be closed, those who wait are not lost.
@@ -318,26 +315,36 @@ impl Node {
     }
 }
 
-async fn serve_connection(node: &Rc<Node>, conn: Conn, (places, place): (Rc<Places>, Counted)) {
-    let Conn { reader, writer } = conn;
-    let (peer, tasks) = (reader.peer_addr(), Rc::new(Tasks::default()));
-    let mut session = Session {
-        node: Rc::clone(node),
-        answers: Answers::new(writer, &tasks),
+/// Waits until whoever is at the other end of `conn` has greeted, and serves them then, among `connections`.
+async fn meet(node: Rc<Node>, conn: Conn, places: Rc<Places>, connections: Weak<Tasks>) {
+    let Conn { mut reader, writer } = conn;
+    let (peer, tasks, mut buf) = (reader.peer_addr(), Rc::new(Tasks::default()), BytesMut::new());
+    let answers = Answers::new(writer, &tasks);
+    let Greeted { is_node, place } =
+        match greeting::wait(&node, &places, &answers, &mut reader, &mut buf).await {
+            Ok(greeted) => greeted,
+            Err(why) => return tracing::debug!(node = node.id.0, %peer, %why, "connection ended"),
+        };
+    let env = node.env.clone();
+    let session = Session {
+        node,
+        answers,
         _tasks: tasks,
         following: BTreeMap::new(),
         waits: Rc::default(),
-        greeted: false,
-        is_of_node: false,
-        place,
-        places,
+        is_of_node: is_node,
+        _place: place,
     };
-    if let Err(why) = session.run(reader).await {
-        tracing::debug!(node = node.id.0, %peer, %why, "connection ended");
-    }
+    let Some(connections) = connections.upgrade() else { return };
+    connections.spawn(&env, async move {
+        let node = Rc::clone(&session.node);
+        if let Err(why) = session.run(reader, buf).await {
+            tracing::debug!(node = node.id.0, %peer, %why, "connection ended");
+        }
+    });
 }
 
-/// One connection being served.
+/// One connection being served: it has greeted.
 struct Session {
     node: Rc<Node>,
     answers: Rc<Answers>,
@@ -346,17 +353,15 @@ struct Session {
     following: BTreeMap<RequestId, Following>,
     /// Requests that wait for something to come.
     waits: Rc<Tasks>,
-    greeted: bool,
-    /// Whether another node has greeted.
+    /// Whether it is another node's.
     is_of_node: bool,
     /// What it counts as, for as long as it is served.
-    place: Counted,
-    places: Rc<Places>,
+    _place: Counted,
 }
 
 /// Why a connection ended before its peer closed it.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+pub(super) enum Ended {
     #[error(transparent)]
     Net(#[from] ithaca_env::net::NetError),
     #[error(transparent)]
@@ -366,28 +371,22 @@ enum Ended {
 }
 
 impl Session {
-    async fn run(&mut self, mut reader: Reader) -> Result<(), Ended> {
-        let (mut buf, mut work) = (BytesMut::new(), 0);
-        let greeted_by = self.node.env.now() + HELLO_MAX;
+    /// Serves what comes: what stands in `buf`, and what `reader` brings.
+    async fn run(mut self, mut reader: Reader, mut buf: BytesMut) -> Result<(), Ended> {
+        let mut work = 0;
         loop {
-            let reading = reader.read(&mut buf);
-            let read = match self.greeted {
-                true => reading.await,
-                false => self.node.env.timeout_at(greeted_by, reading).await.map_err(|_| Ended::Greeting)?,
-            };
-            if read? == 0 {
-                return Ok(());
-            }
-            loop {
-                self.keep_up().await?;
-                let frame = wire::next_frame_within(&mut buf, self.frame_max_bytes())?;
-                let Some(frame) = frame else { break };
-                work += work_of(frame.kind);
-                self.handle(frame)?;
-                if work >= TURN_WORK {
-                    work = 0;
-                    self.node.env.next_turn().await;
+            self.keep_up().await?;
+            let Some(frame) = wire::next_frame(&mut buf)? else {
+                if reader.read(&mut buf).await? == 0 {
+                    return Ok(());
                 }
+                continue;
+            };
+            work += work_of(frame.kind);
+            self.handle(frame);
+            if work >= TURN_WORK {
+                work = 0;
+                self.node.env.next_turn().await;
             }
         }
     }
@@ -404,99 +403,29 @@ impl Session {
         Ok(())
     }
 
-    /// Bytes after the header of the next frame. Who has not greeted has no memory kept for anything but a greeting.
-    fn frame_max_bytes(&self) -> usize {
-        if self.greeted { limits::FRAME_MAX_BYTES } else { limits::GREETING_MAX_BYTES }
-    }
-
     fn route(&self, head: Head) -> ReplyRoute {
         ReplyRoute::new(&self.answers, head)
     }
 
-    fn handle(&mut self, frame: Frame) -> Result<(), Ended> {
-        let head = frame.head;
+    fn handle(&mut self, frame: Frame) {
         // What comes with data of its own goes where the data does, decoded without a detour.
-        if self.greeted && frame.kind == Kind::Write as u16 {
-            self.write(frame);
-            return Ok(());
+        if frame.kind == Kind::Write as u16 {
+            return self.write(frame);
         }
-        if self.greeted && frame.kind == Kind::Append as u16 {
-            self.append(frame);
-            return Ok(());
+        if frame.kind == Kind::Append as u16 {
+            return self.append(frame);
         }
-        if self.greeted && frame.kind == Kind::AskView as u16 {
-            self.ask_view(frame);
-            return Ok(());
+        if frame.kind == Kind::AskView as u16 {
+            return self.ask_view(frame);
         }
-        let request = match Request::decode(&frame) {
-            Ok(request) => request,
+        match Request::decode(&frame) {
+            Ok(Request::Hello(_)) => self.route(frame.head).refuse(Refusal::Greeting),
+            Ok(request) => self.serve(frame.head, request),
             Err(error) => {
                 tracing::debug!(node = self.node.id.0, %error, "refused");
-                // Whoever has not greeted is told so, unless it is the greeting that cannot be understood.
-                let refusal = if self.greeted || frame.kind == Kind::Hello as u16 {
-                    Refusal::Malformed { kind: frame.kind }
-                } else {
-                    Refusal::Greeting
-                };
-                self.route(head).refuse(refusal);
-                return if self.greeted { Ok(()) } else { Err(Ended::Greeting) };
-            }
-        };
-        match request {
-            Request::Hello(hello) if !self.greeted => return self.greet(head, &hello),
-            Request::Hello(_) => self.route(head).refuse(Refusal::Greeting),
-            _ if !self.greeted => {
-                self.route(head).refuse(Refusal::Greeting);
-                return Err(Ended::Greeting);
-            }
-            request => self.serve(head, request),
-        }
-        Ok(())
-    }
-
-    /// Whether who greets so is served.
-    fn admit(&self, hello: &Hello) -> Result<Counted, Refusal> {
-        let node = &self.node;
-        if !(hello.version_min..=hello.version_max).contains(&PROTOCOL_VERSION) {
-            let (version_min, version_max) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
-            return Err(Refusal::UnsupportedVersion { version_min, version_max });
-        }
-        if hello.cluster != ClusterId::UNKNOWN && hello.cluster != node.cluster.get() {
-            return Err(Refusal::WrongCluster { cluster: node.cluster.get() });
-        }
-        if hello.node != NodeId(0) && hello.node != node.id {
-            return Err(Refusal::WrongNode { node: node.id });
-        }
-        self.places.greet(node, hello.client)
-    }
-
-    fn greet(&mut self, head: Head, hello: &Hello) -> Result<(), Ended> {
-        let route = self.route(head);
-        match self.admit(hello) {
-            Ok(place) => self.place = place,
-            Err(refusal) => {
-                route.refuse(refusal);
-                return Err(Ended::Greeting);
+                self.route(frame.head).refuse(Refusal::Malformed { kind: frame.kind });
             }
         }
-        self.greeted = true;
-        self.is_of_node = hello.client == ClientId(0);
-        let node = &self.node;
-        let whole = (limits::WRITE_MAX_BYTES, limits::RUN_MAX_COUNT);
-        let (write_max_bytes, run_max_count) = node.unit.get().map_or(whole, |unit| unit.write_limits());
-        let ok = HelloOk {
-            version: PROTOCOL_VERSION,
-            cluster: node.cluster.get(),
-            node: node.id,
-            incarnation: node.incarnation,
-            entry_max_bytes: limits::ENTRY_MAX_BYTES.min(write_max_bytes) as u32,
-            write_max_bytes: write_max_bytes as u32,
-            read_max_bytes: limits::READ_MAX_BYTES as u32,
-            run_max_count: run_max_count as u32,
-            grant_max_count: limits::GRANT_MAX_COUNT,
-        };
-        route.send_in(node.epoch(), &ok);
-        Ok(())
     }
 
     fn write(&mut self, frame: Frame) {

@@ -1,7 +1,7 @@
 //! How many are connected to a node at one address.
 //!
 //! Clients, other nodes, and those who have not said yet what they are have limits of their own: clients must not shut out the nodes
-//! without which theirs cannot serve.
+//! without which theirs cannot serve, and who says nothing must shut out nobody.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use ithaca_env::Time;
 use ithaca_env::sync::{Count, Counted};
 
 use super::node::Node;
+use super::tasks::Tasks;
 use crate::limits;
 use crate::pos::ClientId;
 use crate::wire::Refusal;
@@ -20,24 +21,22 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 /// The places at one address.
 #[derive(Default)]
 pub(super) struct Places {
-    strangers: Count,
     clients: Count,
     nodes: Count,
     warned: Cell<Option<Time>>,
 }
 
 impl Places {
-    /// A place for who has connected, if there is one.
-    pub(super) fn enter(&self, node: &Node) -> Option<Counted> {
-        if self.strangers.get() < limits::STRANGERS_MAX_COUNT {
-            return Some(self.strangers.one_more());
+    /// Sees to it that one more may be among `strangers`, those who have not greeted yet: whoever has waited longest makes room.
+    pub(super) fn make_room(&self, node: &Node, strangers: &Tasks) {
+        if strangers.len() >= limits::STRANGERS_MAX_COUNT {
+            self.warn(node, limits::STRANGERS_MAX_COUNT, "have not greeted yet");
+            strangers.end_first();
         }
-        self.warn(node, limits::STRANGERS_MAX_COUNT, "have not greeted yet");
-        None
     }
 
     /// A place for who has greeted so, if there is one.
-    pub(super) fn greet(&self, node: &Node, client: ClientId) -> Result<Counted, Refusal> {
+    pub(super) fn take(&self, node: &Node, client: ClientId) -> Result<Counted, Refusal> {
         let (taken, limit, who) = match client {
             ClientId(0) => (&self.nodes, limits::PEERS_MAX_COUNT, "are of nodes"),
             _ => (&self.clients, limits::CONNECTIONS_MAX_COUNT, "are of clients"),

@@ -30,6 +30,14 @@ impl Tasks {
         self.under_way.borrow_mut().insert(number, handle);
     }
 
+    /// Ends the one that has been under way for longest.
+    pub(super) fn end_first(&self) {
+        let first = self.under_way.borrow_mut().pop_first();
+        if let Some((_, task)) = first {
+            task.abort();
+        }
+    }
+
     /// How many are under way.
     pub(super) fn len(&self) -> usize {
         self.under_way.borrow().len()

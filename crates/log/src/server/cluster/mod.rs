@@ -305,6 +305,11 @@ impl ClusterNode {
         self.inner.node.status()
     }
 
+    /// Whether it belongs to a cluster: not before it has learned of a first layout that names it.
+    pub fn is_member(&self) -> bool {
+        self.inner.is_formed()
+    }
+
     /// Whether it is in use in the newest layout that it knows, and serves in that epoch: not before it is a member of a cluster, nor before
     /// that has gone on after a start, nor while the others have left it out or it does not reach enough of those who decide.
     pub fn is_ready(&self) -> bool {
