@@ -44,6 +44,9 @@ pub const KEYS_MAX_COUNT: usize = 64;
 /// Bytes of a transaction's calls before it is refused: they must fit into one record.
 pub const TX_MAX_BYTES: usize = RECORD_MAX_BYTES - 4096;
 
+/// Values inside each other: nodes, which decode what any program puts, decode no deeper ones, as each takes some of the stack.
+pub const DEPTH_MAX_COUNT: usize = 128;
+
 /// Calls that share a record.
 pub const BATCH_MAX_COUNT: usize = 1024;
 

@@ -21,8 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use ithaca_log::pos::{LogPos, StreamId};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::access::{Access, Portable, encode_output};
@@ -354,11 +354,23 @@ pub(crate) fn encoded<O: Object, M: Mutator<O>, T>(
     let mut scratch = SCRATCH.take();
     scratch.clear();
     let written = rmp_serde::encode::write_named(&mut scratch, mutator);
-    let taken = written.map(|()| take(&scratch));
+    let taken = written.map_err(|error| error.to_string()).and_then(|()| {
+        if is_too_deep(&scratch) {
+            return Err(format!("values are more than {} deep inside each other", limits::DEPTH_MAX_COUNT));
+        }
+        Ok(take(&scratch))
+    });
     if scratch.capacity() <= SCRATCH_MAX_BYTES {
         SCRATCH.set(scratch);
     }
-    taken.map_err(|error| CallError::Arguments { method: M::NAME, error: error.to_string() })
+    taken.map_err(|error| CallError::Arguments { method: M::NAME, error })
+}
+
+/// Whether so many lists and maps are inside each other that nodes, which must take what is in the log, would stop at it. Each takes a byte.
+fn is_too_deep(encoded: &[u8]) -> bool {
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(encoded);
+    decoder.set_max_depth(limits::DEPTH_MAX_COUNT + 1);
+    encoded.len() > limits::DEPTH_MAX_COUNT && IgnoredAny::deserialize(&mut decoder).is_err()
 }
 
 /// Kept apart: it would else be a part of each function that begins with it.

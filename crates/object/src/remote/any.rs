@@ -11,11 +11,10 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::limits;
+
 /// Items for which memory is taken before the first of them is there.
 const AHEAD_MAX_COUNT: usize = 256;
-
-/// Values inside each other: each takes some of the stack, and a record is anybody's.
-const DEPTH_MAX: usize = 128;
 
 /// Any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,7 +86,10 @@ impl Serialize for Any {
 impl<'de> Deserialize<'de> for Any {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Some(_level) = Level::enter() else {
-            return Err(D::Error::custom(format!("values are more than {DEPTH_MAX} deep inside each other")));
+            return Err(D::Error::custom(format!(
+                "values are more than {} deep inside each other",
+                limits::DEPTH_MAX_COUNT
+            )));
         };
         deserializer.deserialize_any(Taken)
     }
@@ -106,7 +108,7 @@ impl Level {
     fn enter() -> Option<Self> {
         DEPTH.set(DEPTH.get() + 1);
         let level = Self;
-        (DEPTH.get() <= DEPTH_MAX).then_some(level)
+        (DEPTH.get() <= limits::DEPTH_MAX_COUNT).then_some(level)
     }
 }
 
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
     use crate::collections::{Blob, MapState, Put, RegisterState, Write};
     use crate::in_order::unordered::Set;
-    use crate::object::{Mutator, Object};
+    use crate::object::{CallError, Mutator, Object, encoded};
     use ithaca_log::pos::LogPos;
 
     #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Hash)]
@@ -249,6 +251,28 @@ mod tests {
         let bytes = rmp_serde::to_vec_named(&known).expect("it encodes");
         let any: RegisterState<Any> = rmp_serde::from_slice(&bytes).expect("it decodes");
         assert_eq!(any.digest(), known.digest());
+    }
+
+    #[test]
+    fn whatever_a_program_can_put_is_no_deeper_than_what_can_be_decoded() {
+        // A host, and so every program that asks it, stopped for good at the first one that was.
+        let (mut value, mut taken) = (Any::List(vec![Any::Negative(-7); 300]), 0);
+        for _ in 0..2 * limits::DEPTH_MAX_COUNT {
+            let put = Put { key: Any::Nil, value: value.clone() };
+            let decode = |bytes: &[u8]| rmp_serde::from_slice::<Put<Any, Any>>(bytes).is_ok();
+            match encoded::<MapState<Any, Any>, _, _>(&put, decode) {
+                Ok(is_decoded) => {
+                    assert!(is_decoded, "{taken}");
+                    taken += 1;
+                }
+                Err(CallError::Arguments { method: "put", error }) => {
+                    assert_eq!(error, "values are more than 128 deep inside each other");
+                }
+                Err(other) => panic!("{other}"),
+            }
+            value = Any::List(vec![value]);
+        }
+        assert_eq!(taken, limits::DEPTH_MAX_COUNT - 1, "the call is one level, and so is the first list");
     }
 
     #[test]
