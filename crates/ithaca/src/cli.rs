@@ -486,7 +486,7 @@ pub enum LogCommand {
     },
 }
 
-/// A stream's name, of a length that is allowed.
+/// The name of a stream, or of an object, of a length that is allowed.
 pub fn parse_stream(name: &str) -> Result<String, String> {
     let limit = ithaca_log::limits::STREAM_NAME_MAX_BYTES;
     match name.len() {

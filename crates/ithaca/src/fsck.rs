@@ -68,6 +68,7 @@ pub fn run(paths: &[PathBuf], out: &mut Output) -> Result<(), Failure> {
         for path in paths {
             let found = files_of(path)?;
             let remembered = remembered_in(&env, path).await?;
+            harmed += usize::from(!tell_if_lost(path, &remembered, out)?);
             left.extend(left_of(&found, &remembered.units)?);
             files.extend(found);
             known.units.extend(remembered.units);
@@ -121,6 +122,16 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
+/// Whether a directory that has units has layouts too; that it has not is told.
+fn tell_if_lost(path: &Path, remembered: &Remembered, out: &mut Output) -> Result<bool, Failure> {
+    let layouts = path.join(Purpose::Layouts.file_name());
+    let is_lost = !remembered.units.is_empty() && !files::exists(&layouts);
+    if is_lost {
+        tell_damaged(&layouts.display().to_string(), "it is not there", out)?;
+    }
+    Ok(!is_lost)
+}
+
 /// What a data directory remembers of its units' drives.
 async fn remembered_in(env: &Env, path: &Path) -> Result<Remembered, Failure> {
     let file = path.join(Purpose::Drives.file_name());
@@ -132,6 +143,9 @@ async fn remembered_in(env: &Env, path: &Path) -> Result<Remembered, Failure> {
         Err(DriveError::TooShort { .. }) => return Ok(Remembered::default()),
         opened => opened.map_err(drive_failed)?,
     };
+    if drive.size_bytes() < Purpose::Drives.register_bytes() {
+        return Ok(Remembered::default());
+    }
     let bytes = read_register(&drive, Purpose::Drives).await?;
     let notary = |(chain, generation)| {
         let told: Rc<dyn Notary> = Rc::new(Told { register: file.clone(), generation });
@@ -244,6 +258,11 @@ async fn check_register(
 ) -> Result<bool, Failure> {
     // Held while it is read, so that no cluster starts on it meanwhile.
     let Some(drive) = open_whole(env, file, out).await? else { return Ok(false) };
+    let (bytes, needed) = (drive.size_bytes(), purpose.register_bytes());
+    if bytes < needed {
+        tell_damaged(&file.display().to_string(), &format!("it has {bytes} bytes of {needed}"), out)?;
+        return Ok(false);
+    }
     let slots = register::describe(&read_register(&drive, purpose).await?, purpose);
     drop(drive);
     let open = OpenDrive { path: file.into(), create_bytes: None, read_only: true };
@@ -338,8 +357,11 @@ pub async fn check_chain(
 
 /// A unit's file that is blank or cut short counts as damaged too: a cluster would not start on it.
 fn is_damage(error: &OpenError) -> bool {
-    use OpenError::{CheckpointLost, NotAChain, SuperblockLost, TooSmall};
-    matches!(error, SuperblockLost { .. } | CheckpointLost { .. } | NotAChain { .. } | TooSmall { .. })
+    use OpenError::{CheckpointLost, NotAChain, SuperblockLost, TooSmall, Truncated};
+    matches!(
+        error,
+        SuperblockLost { .. } | CheckpointLost { .. } | NotAChain { .. } | TooSmall { .. } | Truncated { .. }
+    )
 }
 
 /// How a chain that cannot be opened ends a command.

@@ -114,8 +114,9 @@ pub enum VolumeError {
         /// The newest that is durable.
         newest: Version,
     },
-    /// A name that no snapshot can have: it is empty or longer than [`SNAPSHOT_NAME_MAX_BYTES`](crate::limits::SNAPSHOT_NAME_MAX_BYTES).
-    #[error("{name:?} is no name of a snapshot: 1 to 64 bytes")]
+    /// A name that no new snapshot can have: it is empty, longer than [`SNAPSHOT_NAME_MAX_BYTES`](crate::limits::SNAPSHOT_NAME_MAX_BYTES), or
+    /// has `@`, `/` or a control character.
+    #[error("{name:?} is no name of a snapshot: 1 to 64 bytes without `@`, `/` and control characters")]
     BadName {
         /// The name.
         name: String,
@@ -134,7 +135,7 @@ pub enum VolumeError {
     },
     /// A name that no region can have: it is empty, longer than [`REGION_NAME_MAX_BYTES`](crate::limits::REGION_NAME_MAX_BYTES), or has `@`,
     /// `/` or a control character.
-    #[error("{name:?} is no name of a region: 1 to 64 bytes without `@` and `/`")]
+    #[error("{name:?} is no name of a region: 1 to 64 bytes without `@`, `/` and control characters")]
     BadRegion {
         /// The name.
         name: String,

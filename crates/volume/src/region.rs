@@ -9,6 +9,7 @@ use std::ops::Range;
 use crate::error::VolumeError;
 use crate::limits::{REGION_NAME_MAX_BYTES, REGIONS_MAX};
 use crate::planted::{Planted, PlantedBug};
+use crate::state::is_part_of_an_export;
 
 /// Regions by their names.
 pub(crate) type Regions = BTreeMap<String, Range<u64>>;
@@ -36,9 +37,7 @@ impl Region {
 
 /// What a name of a region has to be: part of an export's name, before a point in time.
 pub(crate) fn is_region_name(name: &str) -> bool {
-    (1..=REGION_NAME_MAX_BYTES).contains(&name.len())
-        && !name.contains(['@', '/'])
-        && !name.contains(char::is_control)
+    (1..=REGION_NAME_MAX_BYTES).contains(&name.len()) && is_part_of_an_export(name)
 }
 
 /// The rows of blocks that no region has, in order, of a volume of so many blocks.

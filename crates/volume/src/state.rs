@@ -36,9 +36,19 @@ pub(crate) struct State {
     pub(crate) regions: Regions,
 }
 
-/// What a name of a snapshot has to be.
+/// What the name of a snapshot that is there may be.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=SNAPSHOT_NAME_MAX_BYTES).contains(&name.len())
+}
+
+/// What that of a new one has to be: part of an export's name, after the volume's or a region's.
+pub(crate) fn is_new_name(name: &str) -> bool {
+    is_name(name) && is_part_of_an_export(name)
+}
+
+/// Whether a name can stand between the marks of an export's, and in a line.
+pub(crate) fn is_part_of_an_export(name: &str) -> bool {
+    !name.contains(['@', '/']) && !name.contains(char::is_control)
 }
 
 impl State {

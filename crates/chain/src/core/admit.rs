@@ -213,7 +213,8 @@ impl Core {
         let is_room_coming =
             self.catalog.space.preparing() > 0 || self.can_grow() || self.is_cleaning_active();
         if fits_alone || is_room_coming {
-            return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes: free_bytes });
+            let max_bytes = free_bytes.saturating_sub(reserve_bytes + moving_bytes);
+            return Err(AppendError::Overloaded { queued_bytes: self.queued_bytes, max_bytes });
         }
         self.is_full |= is_data;
         Err(AppendError::Full { free_bytes, reserve_bytes })

@@ -29,11 +29,12 @@ pub fn start(meter: &Rc<Meter>, client: Client, window: usize) -> TaskHandle<()>
     })
 }
 
-/// Trims every position that was taken, so that no reader of the log waits for them.
+/// Trims every position that was taken, so that no reader of the log waits for them. What an epoch's end has taken back is no position any more.
 pub async fn give_back(meter: &Meter, control: &Client) -> Result<(), Failure> {
     let taken: Vec<_> = meter.unwritten.borrow().ranges().collect();
-    for range in taken {
-        control.trim_range(LogPos(range.start)..LogPos(range.end)).await?;
+    let tail = control.check().await?.tail.0;
+    for range in taken.into_iter().filter(|range| range.start < tail) {
+        control.trim_range(LogPos(range.start)..LogPos(range.end.min(tail))).await?;
     }
     Ok(())
 }

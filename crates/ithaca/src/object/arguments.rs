@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::cli::parse_stream;
 use crate::quantity;
 
 /// `ithaca map`.
@@ -18,6 +19,7 @@ pub enum MapCommand {
     )]
     Put {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// The key
         key: String,
@@ -37,6 +39,7 @@ pub enum MapCommand {
                       --remote asks a node that has the map in memory, and reads none of its changes here.")]
     Get {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// The key
         key: String,
@@ -51,6 +54,7 @@ pub enum MapCommand {
     #[command(after_help = "Example:\n  ithaca map del users ann\n  ithaca map del locks backup --if-at 17")]
     Del {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// The key
         key: String,
@@ -63,12 +67,14 @@ pub enum MapCommand {
                       What it held can be read as of earlier positions still, until `ithaca map forget` gives that up.")]
     Clear {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
     },
     /// Print every key and its value, in the order of the keys
     #[command(after_help = "Example:\n  ithaca map ls users --json")]
     Ls {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// As of this log position, which is included
         #[arg(long, value_name = "POS")]
@@ -78,6 +84,7 @@ pub enum MapCommand {
     #[command(after_help = "Example:\n  ithaca map checkpoint users")]
     Checkpoint {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
     },
     /// Give up, for ever, the changes below a checkpoint
@@ -87,6 +94,7 @@ pub enum MapCommand {
     )]
     Forget {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// The state as of this log position, which is included, and all later ones are kept
         #[arg(long, value_name = "POS", conflicts_with = "older")]
@@ -103,6 +111,7 @@ pub enum MapCommand {
     )]
     History {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// A span such as 24h, or `all`
         #[arg(value_name = "SPAN", value_parser = kept)]
@@ -116,6 +125,7 @@ pub enum MapCommand {
     )]
     Watch {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// The key
         key: String,
@@ -130,6 +140,7 @@ pub enum MapCommand {
     #[command(after_help = "Example:\n  ithaca map size users")]
     Size {
         /// The map's name
+        #[arg(value_parser = parse_stream)]
         name: String,
         /// As of this log position, which is included
         #[arg(long, value_name = "POS")]

@@ -172,9 +172,12 @@ fn forget(
 ) -> Result<(), Failure> {
     let verb = format!("map forget {name}");
     let before = LogPos(before.map_or(u64::MAX, |pos| pos.saturating_add(1)));
-    let forgotten = with_map(global, &verb, name, (None, false), async |map: Anything| match older {
-        Some(span) => Ok(map.handle().forget_older(span).await?),
-        None => Ok(map.handle().forget(before).await?),
+    let forgotten = with_map(global, &verb, name, (None, false), async |map: Anything| {
+        map.handle().check_type().await?;
+        match older {
+            Some(span) => Ok(map.handle().forget_older(span).await?),
+            None => Ok(map.handle().forget(before).await?),
+        }
     })?;
     let held = forgotten.held_by.as_ref().map(|name| format!(", held by {name:?}")).unwrap_or_default();
     out.either(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ithaca_object::limits;
 use ithaca_object::tx::TxFull;
 
+use crate::cli::parse_stream;
 use crate::failure::Failure;
 use crate::quantity;
 
@@ -120,7 +121,11 @@ pub fn parse(text: &str) -> Result<Script, Failure> {
                 script.as_of = Some(pos);
             }
             ["as-of", _] => return Err(told("as-of comes first, once".into())),
-            words => script.operations.push(operation(words).map_err(told)?),
+            words => {
+                let operation = operation(words).map_err(told)?;
+                operation.object().map_or(Ok(String::new()), |(_, name)| parse_stream(name)).map_err(told)?;
+                script.operations.push(operation);
+            }
         }
         if script.operations.len() > OPERATIONS_MAX {
             return Err(told(format!("more than {OPERATIONS_MAX} operations")));

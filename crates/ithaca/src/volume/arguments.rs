@@ -179,8 +179,7 @@ pub struct SnapshotArgs {
     /// Where it lies, or is served
     #[command(flatten)]
     pub served: ServedArgs,
-    /// The snapshot's name
-    #[arg(value_parser = parse_name)]
+    /// The snapshot's name: 1 to 64 bytes without `@`, `/` and control characters
     pub name: String,
     /// Forget a snapshot instead
     #[arg(long)]
@@ -230,14 +229,14 @@ pub enum RegionAct {
     },
 }
 
-/// Longest name of an export, a snapshot or a region, in bytes.
+/// Longest name of an export or a region, in bytes.
 const NAME_MAX_BYTES: usize = 64;
 
 fn parse_name(text: &str) -> Result<String, String> {
     let is_allowed = (1..=NAME_MAX_BYTES).contains(&text.len())
         && !text.contains(['@', '/'])
         && !text.contains(char::is_control);
-    is_allowed
-        .then(|| text.to_owned())
-        .ok_or_else(|| format!("expected 1 to {NAME_MAX_BYTES} bytes without `@` and `/`"))
+    is_allowed.then(|| text.to_owned()).ok_or_else(|| {
+        format!("expected 1 to {NAME_MAX_BYTES} bytes without `@`, `/` and control characters")
+    })
 }

@@ -33,7 +33,7 @@ use crate::drive::sides_of;
 use crate::failure::Failure;
 use crate::fsck::{chain_failed, drive_failed};
 use crate::json::{Object, array};
-use crate::output::Output;
+use crate::output::{Output, shown};
 use crate::quantity::short_bytes;
 
 /// The file of a volume in a directory.
@@ -316,7 +316,7 @@ fn human(info: &Summary, snapshots: &[(String, Version)]) -> String {
         info.floor,
     );
     for (name, version) in snapshots {
-        text += &format!("\n  snapshot {name}: version {version}");
+        text += &format!("\n  snapshot {}: version {version}", shown(name));
     }
     for DriveSummary { drive, state, segments, segments_free } in &info.drives {
         let state = match state {

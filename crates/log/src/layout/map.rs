@@ -143,7 +143,7 @@ impl Layout {
     }
 
     /// The positions `[start, end)` as addresses of units, stripe by stripe of each range. Positions without a place are
-    /// left out.
+    /// left out, as are those past the end of a stripe's addresses.
     pub fn pieces(&self, start: LogPos, end: LogPos) -> Vec<Piece<'_>> {
         let mut pieces = Vec::new();
         for range in &self.ranges {
@@ -154,7 +154,8 @@ impl Layout {
             let (from, to) = (from.0 - range.start.0, to.0 - range.start.0);
             let stripes = range.stripes.len() as u64;
             for (at, stripe) in range.stripes.iter().enumerate() {
-                let (skipped, up_to) = (range.share(at, from), range.share(at, to));
+                let addresses = block_end(stripe.base) - stripe.base.0;
+                let (skipped, up_to) = (range.share(at, from), range.share(at, to).min(addresses));
                 if skipped < up_to {
                     pieces.push(Piece {
                         replicas: &stripe.replicas,

@@ -109,6 +109,16 @@ fn pieces_and_addresses_agree_with_single_positions() {
 }
 
 #[test]
+fn pieces_end_where_the_addresses_of_their_stripe_do() {
+    // What an open range of one stripe has up to its end are more positions than addresses are left: the sum overflowed.
+    let base = 3 * limits::STRIPE_ADDRESSES + 7;
+    let layout = layout(&[(100, OPEN_END.0, &[(&[0], base)])]);
+    let pieces = layout.pieces(LogPos(110), OPEN_END);
+    let addrs: Vec<AddrRange> = pieces.iter().map(|piece| piece.addrs).collect();
+    assert_eq!(addrs, [AddrRange::new(Addr(base + 10), Addr(4 * limits::STRIPE_ADDRESSES))]);
+}
+
+#[test]
 fn a_layout_survives_storing_and_every_damage_to_it_is_found() {
     let mut layout = layout(&[(0, OPEN_END.0, &[(&[0, 1], 0), (&[2, 3], 0)])]);
     layout = layout.next_epoch(LogPos(17));

@@ -320,22 +320,23 @@ impl From<ClientError> for StartError {
 impl StartError {
     /// Whether data on a drive is damaged, as opposed to out of reach or wrongly asked for.
     pub fn is_damage(&self) -> bool {
-        match self {
-            Self::Register(
-                RegisterError::Damaged { .. } | RegisterError::Drive(DriveError::TooShort { .. }),
-            )
-            | Self::RegisterLost { .. }
-            | Self::Layouts { .. }
-            | Self::DrivesForgotten { .. }
-            | Self::Outdated(_)
-            | Self::OldDrives(_)
-            | Self::PromisesLost { .. }
-            | Self::UnitState { .. } => true,
-            Self::Chain(error) => {
-                matches!(error, OpenError::SuperblockLost { .. } | OpenError::CheckpointLost { .. })
-            }
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Register(RegisterError::Damaged { .. } | RegisterError::Drive(DriveError::TooShort { .. }),)
+                | Self::RegisterLost { .. }
+                | Self::Layouts { .. }
+                | Self::DrivesForgotten { .. }
+                | Self::Outdated(_)
+                | Self::OldDrives(_)
+                | Self::PromisesLost { .. }
+                | Self::UnitState { .. }
+                | Self::Chain(
+                    OpenError::SuperblockLost { .. }
+                        | OpenError::CheckpointLost { .. }
+                        | OpenError::Truncated { .. }
+                        | OpenError::NotAChain { .. },
+                )
+        )
     }
 }
 

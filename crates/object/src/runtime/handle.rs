@@ -214,14 +214,16 @@ impl<O: Object> Handle<O> {
         }
     }
 
-    /// Whether a call of this type of object may be the next of the stream: its newest entry, if there is one, must be a record of calls
+    /// Whether a call of this type of object may be the next of the stream. The object must be one that can be read: if it has no checkpoint, its
+    /// first entry is there, else what came first after the newest. And its newest entry, if there is one, must be a record of calls
     /// that the type has, with arguments that it can read; where all are forgotten, its newest checkpoint must be a state of the type. Else the
-    /// call would stop every view of the object for good, and who only sends it would not notice. It costs a question and a read; without
+    /// call would stop every view of the object for good, and who only sends it would not notice. It costs two questions and three short reads; without
     /// entries, what reading the newest checkpoint costs. Of two programs that begin a stream at the same moment, neither sees the other here.
     ///
-    /// Errors: `OtherEntries`, and those of the log.
+    /// Errors: `Trimmed`, `OtherEntries`, and those of the log.
     pub async fn check_type(&self) -> Result<(), ObjectError> {
         let stream = self.stream();
+        self.slot.check_beginning().await?;
         let Some(entry) = self.slot.runtime.client.newest(stream).await? else {
             return self.slot.check_checkpoint().await;
         };

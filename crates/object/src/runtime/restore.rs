@@ -147,6 +147,30 @@ impl<O: Object> Slot<O> {
         Err(ObjectError::OtherEntries { object, wanted: O::TYPE, pos, found })
     }
 
+    /// Whether the object can be read, as far as what comes first after its newest checkpoint tells, or first of all if it has none.
+    ///
+    /// Errors: `Trimmed` if that is gone, and those of the log.
+    pub(super) async fn check_beginning(&self) -> Result<(), ObjectError> {
+        let (backing, client) = (&self.backing, &self.runtime.client);
+        let tails = client.stream_tails(&[backing.stream]).await?;
+        let Some(last) = tails.streams.first().and_then(|tail| tail.last) else { return Ok(()) };
+        let end = LogPos(last.0 + 1);
+        let stored = if Self::is_alone() { None } else { backing.newest().await?.stored };
+        let (mut at, mut gap) = (stored.map_or(LogPos(0), |(upto, _)| upto), None);
+        while at < end {
+            let part = client.read_stream(backing.stream, at..end, PEEK_BYTES).await?;
+            let (since, upto) = (gap.unwrap_or(at), part.upto);
+            if backing.is_whole(&part, since) || backing.judge(part, since, end, &mut gap).await?.is_none() {
+                return Ok(());
+            }
+            if gap.is_none() {
+                return Ok(());
+            }
+            at = upto;
+        }
+        Ok(())
+    }
+
     /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
     /// `gap` is what it could not tell about the piece before.
     ///

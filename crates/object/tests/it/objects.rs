@@ -220,6 +220,11 @@ fn an_object_of_which_one_entry_was_trimmed_by_its_position_is_refused() {
             let below = LogPos(positions[trimmed].0 + 1);
             let refused = ObjectError::Trimmed { object: name, below };
             assert_eq!(fresh.len().await, Err(refused.clone()));
+            assert_eq!(
+                fresh.handle().check_type().await,
+                Err(refused.clone()),
+                "nobody could read what follows"
+            );
             let (before, after) = (fresh.at(positions[trimmed]).len().await, fresh.at(below).len().await);
             assert_eq!((before, after), (Ok(trimmed), Err(refused)));
             assert_eq!(map.len().await, Ok(4), "who has it goes on");
@@ -238,6 +243,8 @@ fn a_call_whose_result_cannot_be_read_is_told_of_as_one_that_happened() {
         let tail = two.client().check().await.expect("it serves").tail;
         two.client().trim_prefix(tail).await.expect("trimmed");
         let map = Map::<String, u64>::open(&one, "map").expect("opened");
+        let checked = map.handle().check_type().await;
+        assert!(matches!(checked, Err(ObjectError::Trimmed { .. })), "{checked:?}");
         let put = map.put("k".into(), 2).await;
         let Err(ObjectError::NoResult { pos, cause, .. }) = &put else { panic!("{put:?}") };
         assert!(matches!(**cause, ObjectError::Trimmed { .. }), "{cause}");

@@ -11,7 +11,7 @@ use super::{Inner, Volume};
 use crate::error::VolumeError;
 use crate::limits::SNAPSHOTS_MAX;
 use crate::options::Version;
-use crate::state::{State, is_name};
+use crate::state::{State, is_new_name};
 
 /// The volume as it was at a version. It stays so until this is dropped.
 pub struct Snapshot {
@@ -96,7 +96,7 @@ impl Volume {
     /// Errors: `BadName`, `NameTaken`, `TooManySnapshots`, `Full`; `Stopped`: then it may be there. A future that is dropped may leave
     /// the snapshot.
     pub async fn create_snapshot(&self, name: &str) -> Result<Version, VolumeError> {
-        if !is_name(name) {
+        if !is_new_name(name) {
             return Err(VolumeError::BadName { name: name.to_owned() });
         }
         self.flush().await?;

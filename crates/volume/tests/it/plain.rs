@@ -191,7 +191,14 @@ fn requests_that_make_no_sense_are_refused_by_name() {
             ),
             (volume.at(Version(7)).err(), "version 7 cannot be read: history goes from 0 to 0"),
             (volume.named("x").err(), "no snapshot \"x\""),
-            (volume.create_snapshot("").await.err(), "\"\" is no name of a snapshot: 1 to 64 bytes"),
+            (
+                volume.create_snapshot("").await.err(),
+                "\"\" is no name of a snapshot: 1 to 64 bytes without `@`, `/` and control characters",
+            ),
+            (
+                volume.create_snapshot("a\n@b").await.err(),
+                "\"a\\n@b\" is no name of a snapshot: 1 to 64 bytes without `@`, `/` and control characters",
+            ),
         ];
         for (error, expected) in refused {
             let error = error.expect("it is refused").to_string();

@@ -40,6 +40,8 @@ const LOST_WAIT: Duration = Duration::from_millis(10);
 pub(super) const TELL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long what a node does as a client may take.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a copy waits, at the most, to be listed together with others.
+const COPIES_GATHERED: Duration = Duration::from_secs(2);
 /// The wait before a range that could not be copied is tried again, at first; twice as long each time.
 const REBUILD_RETRY: Duration = Duration::from_millis(200);
 /// The longest, and how often a node looks whether there is something to copy, if no new layout makes it look.
@@ -66,6 +68,9 @@ pub(super) struct Member {
     pub(super) room: RefCell<Room>,
     /// Stripes of closed ranges that were copied and are not listed yet.
     pub(super) completed: RefCell<Vec<Copy>>,
+    /// Whether more of them are being copied, and since when the first of `completed` is.
+    is_copying: Cell<bool>,
+    completed_since: Cell<Time>,
     /// How far each copy has come, so that another epoch need not begin anew.
     progress: RefCell<BTreeMap<(LogPos, usize), Addr>>,
     /// For what it does as any client would; made when it is needed.
@@ -119,6 +124,8 @@ impl Member {
             state: Cell::new(NodeState::Serving),
             room: RefCell::default(),
             completed: RefCell::default(),
+            is_copying: Cell::default(),
+            completed_since: Cell::new(env.now()),
             progress: RefCell::default(),
             client: RefCell::default(),
             trimmed: Cell::default(),
@@ -350,6 +357,20 @@ impl Member {
         });
     }
 
+    /// A stripe is copied, and can be listed.
+    fn note_completed(&self, copied: Copy) {
+        let mut completed = self.completed.borrow_mut();
+        if completed.is_empty() {
+            self.completed_since.set(self.env.now());
+        }
+        completed.push(copied);
+    }
+
+    /// Whether what is copied waits to be listed together with what will be soon.
+    pub(super) fn more_come(&self, now: Time) -> bool {
+        self.is_copying.get() && now.since(self.completed_since.get()) < COPIES_GATHERED
+    }
+
     /// Whether the planted fault shows: somebody leaves.
     fn is_let_go_early(&self, layout: &Layout) -> bool {
         self.options.planted.is(PlantedBug::LetGoBeforeCopied)
@@ -432,12 +453,13 @@ async fn catch_up_ranges(member: Weak<Member>) {
             }
             let begins = note_out(&mut out_since, &layout, env.now());
             let begins = begins.map(|last| last + strong.options.rebuild_after).filter(|&at| env.now() < at);
+            strong.is_copying.set(true);
             for missing in layout.missing().into_iter().filter(|missing| missing.node == me) {
                 if strong.completed.borrow().contains(&missing) {
                     continue;
                 }
                 if strong.is_let_go_early(&layout) {
-                    strong.completed.borrow_mut().push(missing);
+                    strong.note_completed(missing);
                     continue;
                 }
                 if begins.is_some() && !rebuild::is_begun(&strong, &layout, &missing) {
@@ -445,13 +467,14 @@ async fn catch_up_ranges(member: Weak<Member>) {
                     continue;
                 }
                 match rebuild::make(&strong, &layout, &missing).await {
-                    Ok(()) => strong.completed.borrow_mut().push(missing),
+                    Ok(()) => strong.note_completed(missing),
                     Err(why) => {
                         tracing::info!(node = me.0, epoch = layout.epoch.0, %why, "a range is not copied yet");
                         has_failed = true;
                     }
                 }
             }
+            strong.is_copying.set(false);
         }
         drop(strong);
         let wait = if has_failed { retry } else { REBUILD_RETRY_MAX };

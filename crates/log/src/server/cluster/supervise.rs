@@ -138,7 +138,8 @@ impl Member {
         let missing = layout.missing();
         self.completed.borrow_mut().retain(|copied| missing.contains(copied));
         let completed = self.completed.borrow().clone();
-        (!completed.is_empty()).then(|| Change { completed, ..Change::default() })
+        // Each layout interrupts those who append: what is copied soon is listed with it.
+        (!completed.is_empty() && !self.more_come(now)).then(|| Change { completed, ..Change::default() })
     }
 
     /// Whether the others hear this node, which stands in the layout as `own`. Where they do not, that is told once: nobody else can know that it
