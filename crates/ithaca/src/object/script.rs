@@ -123,7 +123,9 @@ pub fn parse(text: &str) -> Result<Script, Failure> {
             ["as-of", _] => return Err(told("as-of comes first, once".into())),
             words => {
                 let operation = operation(words).map_err(told)?;
-                operation.object().map_or(Ok(String::new()), |(_, name)| parse_stream(name)).map_err(told)?;
+                if let Some((_, name)) = operation.object() {
+                    parse_stream(name).map_err(told)?;
+                }
                 script.operations.push(operation);
             }
         }

@@ -322,7 +322,7 @@ impl StartError {
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::Register(RegisterError::Damaged { .. } | RegisterError::Drive(DriveError::TooShort { .. }),)
+            Self::Register(RegisterError::Damaged { .. } | RegisterError::Drive(DriveError::TooShort { .. }))
                 | Self::RegisterLost { .. }
                 | Self::Layouts { .. }
                 | Self::DrivesForgotten { .. }

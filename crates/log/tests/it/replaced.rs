@@ -271,6 +271,31 @@ fn a_node_that_comes_back_is_not_sent_what_it_has() {
 }
 
 #[test]
+fn a_node_that_comes_back_lists_what_it_has_copied_together() {
+    // Each stripe of each range took an epoch, and there are more of them with each time that a node is out.
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let of = |dir: &std::path::Path, id| NodeOptions {
+            rebuild_after: Duration::from_secs(60),
+            rebuild_bytes_per_second: 16 << 10,
+            ..node_options(dir, id, SEGMENTS)
+        };
+        let mut cluster = Cluster::form(&env, 3, 2, of).await;
+        for round in 0..6 {
+            append(&cluster.client, round * 50..(round + 1) * 50).await;
+            cluster.kill(2);
+            let out = cluster.until(&env, "2 is out", |layout| is_out(layout, 2)).await;
+            cluster.start(&env, 2, of).await;
+            let whole = cluster.until(&env, "all are back", Layout::is_whole).await;
+            let epochs = whole.epoch.0 - out.epoch.0;
+            assert!(epochs <= 4, "{epochs} epochs for {} ranges", whole.ranges.len());
+        }
+    });
+}
+
+#[test]
 fn what_a_node_held_that_does_not_come_back_is_copied_after_a_while() {
     let sim = Sim::new(1);
     let process = sim.process("nodes", [10, 0, 0, 1].into());
