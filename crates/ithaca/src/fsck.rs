@@ -144,6 +144,7 @@ async fn remembered_in(env: &Env, path: &Path) -> Result<Remembered, Failure> {
         opened => opened.map_err(drive_failed)?,
     };
     if drive.size_bytes() < Purpose::Drives.register_bytes() {
+        // So is this.
         return Ok(Remembered::default());
     }
     let bytes = read_register(&drive, Purpose::Drives).await?;

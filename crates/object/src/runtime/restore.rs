@@ -160,11 +160,11 @@ impl<O: Object> Slot<O> {
         while at < end {
             let part = client.read_stream(backing.stream, at..end, PEEK_BYTES).await?;
             let (since, upto) = (gap.unwrap_or(at), part.upto);
-            if backing.is_whole(&part, since) || backing.judge(part, since, end, &mut gap).await?.is_none() {
-                return Ok(());
+            if backing.is_whole(&part, since) {
+                break;
             }
-            if gap.is_none() {
-                return Ok(());
+            if backing.judge(part, since, end, &mut gap).await?.is_none() || gap.is_none() {
+                break;
             }
             at = upto;
         }
