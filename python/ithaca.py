@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 import ithaca_wire as wire
-from ithaca_batch import Batch, batches, between, check_entries, check_granted, stream_ids, within
+from ithaca_batch import Batch, Releases, batches, between, check_entries, check_granted, stream_ids, within
 from ithaca_map import Map, Transaction, transact
 from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, checked_endpoints, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
@@ -171,19 +171,33 @@ class Client:
         self._trim_range(position, position + 1)
 
     def trim_prefix(self, end: int) -> None:
-        """Gives up all positions below `end` for ever. Names of streams that stand there are appended once more before, since their
-        streams may go on; on a log without room they are given up too."""
+        """Gives up all positions below `end` for ever. What is said there of streams is appended once more before, since they may go on: their
+        names, and what they have released; those of which nothing is left are released up to there. On a log without room it is given up too."""
         wire.check_position(end)
         tail = self.tail()
         if end > tail:
             raise Refused(Code.UNWRITTEN, tail, 0)
         try:
             names = {entry.data for entry in self._stream_entries(wire.NAMES, 0, end)}
+            releases = Releases(entry.data for entry in self._stream_entries(wire.RELEASED, 0, end))
+            for name in names | {entry.data for entry in self._stream_entries(wire.NAMES, end, tail)}:
+                self._release_ended(releases, name.decode(errors="replace"), end)
             self._append_to(sorted(names), [wire.NAMES])
+            self._append_to(releases.records(), [wire.RELEASED])
         except Refused as refused:
             if refused.code != Code.FULL:
                 raise
         self._trim_range(0, end)
+
+    def _release_ended(self, releases: Releases, name: str, end: int) -> None:
+        """Releases all of a stream whose newest entry stands below `end`. After a change of sequencer it may be told to end higher than that."""
+        (following, last), stream = self.stream_end(name), wire.stream_id(name)
+        if last is not None and (last < end or following > last):
+            newest = [self.read(last)]
+            if all(place.stream != stream for place in newest[0].places):
+                newest = self._stream_entries(stream, 0, last + 1)[-1:]
+            if newest and newest[0].position < end:
+                releases.add(stream, following, newest[0].position + 1)
 
     def _trim_range(self, first: int, end: int) -> None:
         def reached(layout: Layout, deadline: float) -> tuple[Layout, int]:

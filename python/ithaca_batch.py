@@ -5,7 +5,7 @@ Pure: what is sent, and what is done with the answers, is the client's part ([it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import ithaca_wire as wire
@@ -31,6 +31,32 @@ class Batch:
 
     def table(self) -> list[Record]:
         return [wire.ROW(len=len(entry), crc32c=wire.crc32c(entry)) for entry in self.entries]
+
+
+class Releases:
+    """What streams have released: up to which position of each, and below which position of the log all of that stands."""
+
+    def __init__(self, records: Iterable[bytes]) -> None:
+        self._highest: dict[int, tuple[int, int]] = {}
+        for record in records:
+            try:
+                found = wire.RELEASES.decode(wire.opened(b"ITrl", record)).releases
+            except wire.BadFrame:
+                continue  # what cannot be read releases nothing
+            for one in found:
+                self.add(one.stream, one.below, one.log_below)
+
+    def add(self, stream: int, below: int, log_below: int) -> None:
+        self._highest[stream] = max(self._highest.get(stream, (0, 0)), (below, log_below))
+
+    def records(self) -> list[bytes]:
+        """As entries of the stream of releases."""
+        every = [
+            wire.RELEASE(stream=stream, below=below, log_below=log_below)
+            for stream, (below, log_below) in sorted(self._highest.items())
+        ]
+        rows = [every[start : start + wire.RELEASES_MAX] for start in range(0, len(every), wire.RELEASES_MAX)]
+        return [wire.enveloped(b"ITrl", wire.RELEASES.write(wire.RELEASES(releases=row))) for row in rows]
 
 
 def check_entries(entries: Sequence[bytes], most_bytes: int) -> None:

@@ -84,8 +84,7 @@ def record(client: int, request: int, calls: list[Call]) -> bytes:
     body = wire.OBJECT_RECORD.write(
         wire.OBJECT_RECORD(client=client, request=request, settled=request, streams=streams, checks=[], calls=packed)
     )
-    head = b"ITob" + (1).to_bytes(2, "little") + bytes(2) + len(body).to_bytes(4, "little")
-    return head + body + wire.crc32c(head + body).to_bytes(4, "little")
+    return wire.enveloped(b"ITob", body)
 
 
 def question(object_type: str, least: int, at: int | None, calls: list[dict[str, Any]], read: dict[str, Any] | None) -> bytes:

@@ -347,8 +347,11 @@ REFUSAL = Message(0xFFFF, code=U16, reserved=Zeros(2), reserved2=Zeros(4), a=U64
 MESSAGES = {message.kind: message for message in list(globals().values()) if isinstance(message, Message)}
 
 
-# --- Records of objects ----------------------------------------------------------------------------------------------------------
+# --- Records of the log and of objects -------------------------------------------------------------------------------------------
 
+RELEASES_MAX = 32_000
+RELEASE = Fields(stream=U128, below=U64, log_below=U64)
+RELEASES = Fields(count=Number(4, range(1, RELEASES_MAX + 1)), releases=Items("count", RELEASE))
 SEEN = Fields(stream=U8, position=U64, digest=U64)
 CALL = Fields(
     stream=U8, name_len=Number(1, range(1, 65)), name=Octets("name_len"), arguments_len=U32, arguments=Octets("arguments_len")
@@ -358,6 +361,20 @@ OBJECT_RECORD = Fields(
     call_count=Number(2, range(1, CALLS_MAX + 1)), streams=Items("stream_count", U128), checks=Items("check_count", SEEN),
     calls=Items("call_count", CALL),
 )  # fmt: skip
+
+
+def enveloped(magic: bytes, body: bytes) -> bytes:
+    """A record of version 1 with this body."""
+    head = magic + (1).to_bytes(2, "little") + bytes(2) + len(body).to_bytes(4, "little")
+    return head + body + crc32c(head + body).to_bytes(4, "little")
+
+
+def opened(magic: bytes, record: bytes) -> bytes:
+    """The body of such a record. Raises `BadFrame` if it is none."""
+    body = record[12:-4]
+    if record != enveloped(magic, body):
+        raise BadFrame("no record of this kind")
+    return body
 
 
 def request_at(meta: Record, addr: int) -> int:
@@ -544,7 +561,7 @@ class Layout:
 
 # --- Names of streams ------------------------------------------------------------------------------------------------------------
 
-NAMES = 0
+NAMES, RELEASED = 0, 1
 _BLAKE3_IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
 _BLAKE3_ORDER = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 _BLAKE3_MIXES = (

@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterable
 import ithaca_wire as wire
 import ithaca_map
 from ithaca import Client, OutcomeUnknown
+from ithaca_batch import Releases
 from ithaca_hash import ALL, part, xxh3
 from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
@@ -209,6 +210,10 @@ class Packed(unittest.TestCase):
             self.assertEqual(pack(unpack(arguments)), arguments, name)
         self.assertEqual(pack({"key": "k", "version": None, "value": []}), calls["map set_if"])
 
+    def test_releases_have_golden_bytes(self) -> None:
+        known = golden("log/testdata/golden/records.txt")["release"]
+        self.assertEqual(Releases([known, b"none"]).records(), [known])
+
     def test_questions_and_records_have_golden_bytes(self) -> None:
         questions = golden("object/testdata/golden/questions.txt")
         read = {"method": "get", "arguments": pack({"key": "ann"})}
@@ -396,7 +401,8 @@ class OneProcess(Dev):
         names = {entry.data for entry in self.client._stream_entries(wire.NAMES, 0, positions[2])}
         self.client.trim_prefix(positions[2])
         self.assertEqual(self.client.first(), positions[2])
-        checked = {"tail": positions[7] + 1 + len(names), "first": positions[2]}
+        releases = self.client._stream_entries(wire.RELEASED, positions[2], self.client.tail())
+        checked = {"tail": positions[7] + 1 + len(names) + len(releases), "first": positions[2]}
         self.assertEqual(json.loads(self.served.cli("log", "check", "--json")), checked)
         self.assertEqual(
             [self.client.read(at).kind for at in (0, positions[1], positions[2])], [Kind.TRIMMED, Kind.TRIMMED, Kind.DATA]
@@ -417,6 +423,23 @@ class OneProcess(Dev):
         with self.assertRaises(Refused) as refused:
             self.client.trim_prefix(tail + 1)
         self.assertEqual((refused.exception.code, self.client.tail()), (Code.UNWRITTEN, tail))
+
+    def test_a_trim_of_a_prefix_releases_what_it_leaves_nothing_of(self) -> None:
+        entries = [self.client.append(b"of both", ["ended", "lasting"]) for _ in range(3)]
+        self.served.cli("stream", "trim", "lasting", "1")
+        end = self.client.append(b"of one", ["lasting"])
+        for _ in range(2):
+            self.client.trim_prefix(end)
+            records = [entry.data for entry in self.client._stream_entries(wire.RELEASED, end, self.client.tail())]
+            releases = {
+                one.stream: (one.below, one.log_below)
+                for record in records
+                for one in wire.RELEASES.decode(wire.opened(b"ITrl", record)).releases
+            }
+            self.assertEqual(releases[wire.stream_id("ended")], (3, entries[2] + 1))
+            self.assertEqual(releases[wire.stream_id("lasting")], (1, entries[0] + 1))
+            self.assertEqual(len(records), 1)
+        self.assertEqual([entry.position for entry in self.client.read_stream("lasting")], [end])
 
     def test_a_follower_is_pushed_each_position_and_passes_holes(self) -> None:
         follower = self.connected().follow(self.start, timeout=30)

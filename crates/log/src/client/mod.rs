@@ -19,6 +19,7 @@ mod look_back;
 mod members;
 mod names;
 mod observer;
+mod prefix;
 mod read;
 mod release;
 mod remote;

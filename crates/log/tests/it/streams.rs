@@ -272,7 +272,7 @@ fn a_stream_is_listed_by_its_name_when_what_is_below_was_trimmed() {
             let tail = client.check().await.expect("it serves").tail;
             client.trim_prefix(tail).await.expect("trimmed");
             let bounds = client.check().await.expect("it serves");
-            assert_eq!((bounds.first, bounds.tail), (tail, LogPos(tail.0 + 2)), "the names alone are there");
+            assert_eq!((bounds.first, bounds.tail), (tail, LogPos(tail.0 + 3)), "names and releases alone");
             assert_eq!(client.stream_names().await.expect("told"), ["orders", "users"]);
         }
         client.stream("orders").await.expect("named");
@@ -444,6 +444,42 @@ fn what_a_crash_left_between_release_and_trim_is_trimmed_by_the_next() {
         assert_eq!(positions(&client, A).await, entries[2..]);
         client.trim_stream(B, StreamPos(3)).await.expect("trimmed");
         assert_eq!(positions(&client, B).await, entries[3..]);
+    });
+}
+
+#[test]
+fn a_trim_by_position_forgets_no_release_and_releases_what_it_leaves_nothing_of() {
+    run(|env, dir| async move {
+        let options = options(dir.path(), 2);
+        let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+        let client = connect(&env, &cluster).await;
+        let stream = async |name: &str| client.stream(name).await.expect("named");
+        let (gone, cut, left) = (stream("gone").await, stream("cut").await, stream("left").await);
+        let never = stream("never appended to").await;
+        for number in 0..3 {
+            put(&client, &[gone, cut, left], number).await;
+        }
+        let last = put(&client, &[gone], 3).await;
+        client.trim_stream(cut, StreamPos(2)).await.expect("trimmed");
+        let of_cut = client.released(cut).await.expect("known");
+        let end = client.check().await.expect("it serves").tail;
+        put(&client, &[cut, left], 4).await;
+        for _ in 0..2 {
+            client.trim_prefix(end).await.expect("trimmed");
+            let tail = client.check().await.expect("it serves").tail;
+            let of_gone = Release { below: StreamPos(4), log_below: LogPos(last.0 + 1) };
+            let known = async |stream| client.released(stream).await;
+            assert_eq!((known(gone).await, known(cut).await), (Ok(of_gone), Ok(of_cut)));
+            assert_eq!(
+                (known(left).await, known(never).await),
+                (Ok(Release::default()), Ok(Release::default()))
+            );
+            let records = positions(&client, StreamId::RELEASES).await;
+            assert!(records.len() <= 2 && records.iter().all(|pos| (end..tail).contains(pos)), "{records:?}");
+        }
+        assert_eq!(positions(&client, gone).await, []);
+        let more = put(&client, &[gone], 5).await;
+        assert_eq!(positions(&client, gone).await, [more], "it goes on");
     });
 }
 

@@ -79,6 +79,36 @@ fn an_object_whose_beginning_was_trimmed_is_refused_and_not_shown_without_it() {
 }
 
 #[test]
+fn an_object_of_which_nothing_is_left_is_refused_by_whatever_sequencer() {
+    // A map that was taken for a new one would let a condition hold that never did, `--if-absent` among them.
+    run(async |world| {
+        let program = world.program().await;
+        for name in ["gone", "stored"] {
+            let map = Numbers::open(&program, name).expect("opened");
+            map.put("key".into(), 7).await.expect("put");
+            if name == "stored" {
+                map.handle().checkpoint().await.expect("made");
+            }
+        }
+        for _ in 0..2 {
+            // What is said of them is itself below the next trim.
+            let tail = program.client().check().await.expect("it serves").tail;
+            program.client().trim_prefix(tail).await.expect("trimmed");
+        }
+        drop(program);
+        let world = world.restart().await;
+        let program = world.program().await;
+        let open = |name: &str| Numbers::open(&program, name).expect("opened");
+        for read in [open("gone").len().await, open("stored").len().await] {
+            assert!(matches!(read, Err(ObjectError::Trimmed { .. })), "{read:?}");
+        }
+        let checked = open("gone").handle().check_type().await;
+        assert!(matches!(checked, Err(ObjectError::Trimmed { .. })), "{checked:?}");
+        assert_eq!(open("new").put("key".into(), 1).await, Ok(None), "it never was");
+    });
+}
+
+#[test]
 fn an_old_state_is_read_as_it_was_by_whoever_asks() {
     run(async |world| {
         let program = world.program().await;

@@ -25,6 +25,7 @@ impl ViewHost for Away {
 pub struct World {
     pub env: Env,
     cluster: LocalCluster,
+    options: LocalOptions,
     _dir: TempDir,
 }
 
@@ -47,12 +48,19 @@ pub fn run_with<F: Future<Output = ()>>(
         options.chain.capacity_bytes = 256 << 20;
         options.chain.grow_bytes = 64 << 20;
         change(&mut options);
-        let cluster = LocalCluster::start(&env, options).await.expect("it starts");
-        test(World { env, cluster, _dir: dir }).await;
+        let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+        test(World { env, cluster, options, _dir: dir }).await;
     });
 }
 
 impl World {
+    /// Starts the cluster once more, with a sequencer that knows what the units tell it.
+    pub async fn restart(self) -> Self {
+        self.cluster.stop().await;
+        let cluster = LocalCluster::start(&self.env, self.options.clone()).await.expect("it starts");
+        Self { cluster, ..self }
+    }
+
     /// Has the nodes keep views.
     pub fn host(&self, change: impl FnOnce(&mut HostOptions)) -> Rc<Host> {
         let endpoints = vec![self.cluster.addrs()[0]];
