@@ -272,6 +272,7 @@ async fn check_register(
         Ok((_, None)) if is_needed => Some("it holds nothing".to_string()),
         Ok(_) => None,
         Err(RegisterError::Damaged { error, .. }) => Some(error.to_string()),
+        Err(cut @ RegisterError::Cut { .. }) => Some(cut.to_string()),
         Err(RegisterError::Drive(error)) => return Err(drive_failed(error)),
         Err(newer) => return Err(Failure::unreachable(newer.to_string())),
     };

@@ -5,6 +5,9 @@ use std::ops::Range;
 use crate::limits::SEGMENT_RANGES_MAX;
 use crate::range_set::RangeSet;
 
+/// What a record takes besides its data, about: in its group, and as much in the footer.
+const RECORD_OVERHEAD_BYTES: u64 = 160;
+
 /// A closed segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ClosedSegment {
@@ -25,6 +28,11 @@ impl ClosedSegment {
     /// The same, without a footer: until the next open, which makes one of the groups that it finds.
     pub(crate) fn without_footer(self) -> Self {
         Self { directory_offset: 0, directory_bytes: 0, directory_checksum: 0, ..self }
+    }
+
+    /// Bytes that its records take in large groups, about.
+    pub(crate) fn packed_bytes(&self) -> u64 {
+        self.data_bytes.saturating_add(self.record_count.saturating_mul(RECORD_OVERHEAD_BYTES))
     }
 
     /// Whether all that it holds, or can have held, is among the released keys.

@@ -237,6 +237,9 @@ impl Inner {
         }
         let victim = self.victim(segment, lap, cause).await?;
         let Measured { needed_bytes, least_bytes, live, runs } = self.measure(&victim).await?;
+        if !frees_damaged && runs.as_ref().is_some_and(|runs| self.core.borrow().is_harm_among(runs)) {
+            return Err(Unclean::PassedBy(PassedBy::Damaged));
+        }
         let begin = || {
             let mut core = self.core.borrow_mut();
             core.begin_cleaning(segment, lap, needed_bytes, least_bytes, live, cause)

@@ -13,10 +13,12 @@ use std::ops::Range;
 use ithaca_env::limits::BLOCK_BYTES;
 
 use super::{Batch, Core, Sizes, Ticket};
-use crate::catalog::{ClosedSegment, SegmentState};
-use crate::error::{AppendError, DamageKind};
+use crate::catalog::{ClosedSegment, Located, SegmentState};
+use crate::error::{AppendError, Damage, DamageKind};
 use crate::format::RunHead;
-use crate::limits::{CLEAN_AGAIN_PART, CLEAN_GAIN_MIN, CLEAN_WINDOW_MAX_BYTES, CLEAN_WINDOW_MIN_BYTES};
+use crate::limits::{
+    CLEAN_AGAIN_PART, CLEAN_GAIN_MIN, CLEAN_PACK_MIN, CLEAN_WINDOW_MAX_BYTES, CLEAN_WINDOW_MIN_BYTES,
+};
 use crate::links::link_of;
 use crate::owner::Keys;
 use crate::planted::PlantedBug;
@@ -26,9 +28,9 @@ use crate::victims::{Candidate, Cleaning};
 /// Why a segment is not cleaned for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassedBy {
-    /// It has holes, or something in it does not match its checksum: it keeps its damage.
+    /// It has holes, or something in it that is needed does not match its checksum: it keeps its damage.
     Damaged,
-    /// A read of it failed, which may pass. For the cleaner it is as damaged, until somebody looks again.
+    /// A read of it failed, which may pass. For the cleaner it is as damaged.
     Unread,
     /// Too little of it is released: so many records are live.
     NoGain { live: u64 },
@@ -39,7 +41,7 @@ pub(crate) enum PassedBy {
 }
 
 impl PassedBy {
-    /// Whether it is passed by until somebody looks at it again, because something of it could not be read or is damaged.
+    /// Whether it is passed by because something of it could not be read or is damaged.
     pub(crate) fn is_unreadable(self) -> bool {
         matches!(self, Self::Damaged | Self::Unread)
     }
@@ -81,7 +83,7 @@ pub(crate) struct Cleaner {
     copied: Vec<(u32, u64)>,
     /// The newest copy of any of them.
     last_copied: Ticket,
-    /// By lap, with when it is looked at again: at so many dead records (`NoGain`, `Kept`), or with more than so many bytes free (`NoRoom`).
+    /// By lap, with when it is looked at again: at so many dead records, or with more than so many bytes free (`NoRoom`).
     passed: BTreeMap<u64, (PassedBy, u64)>,
     /// Records of each segment that their owner does not need, by lap, if keys are versioned.
     garbage: BTreeMap<u64, u64>,
@@ -224,22 +226,29 @@ impl Core {
     }
 
     fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        let free_bytes = self.free_bytes();
+        let (free_bytes, is_urgent) = (self.free_bytes(), self.is_cleaning_urgent());
         self.catalog.all_closed().filter_map(move |(segment, closed)| {
             let (live, dead) = self.estimate(closed);
             let is_passed = match self.cleaner.passed.get(&closed.lap) {
                 None => false,
-                Some((PassedBy::Damaged | PassedBy::Unread, _)) => true,
-                Some((PassedBy::NoGain { .. } | PassedBy::Kept, again)) => dead < *again,
                 Some((PassedBy::NoRoom, before)) => free_bytes <= *before,
+                Some((_, again)) => dead < *again,
             };
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
             let is_copied = self.cleaner.copied.contains(&(segment, closed.lap));
-            (!is_passed && !is_leaving && !is_copied).then_some(Candidate {
+            let usable_bytes = self.geometry.usable_bytes;
+            let live_part = live as f64 / (live + dead).max(1) as f64;
+            let live_bytes = (closed.packed_bytes().min(usable_bytes) as f64 * live_part) as u64;
+            let gain_bytes = usable_bytes - live_bytes;
+            // Groups of one small append each leave half of their blocks empty, or more: the copies share theirs. That is not worth
+            // it before room is needed.
+            let packs = closed.record_count > 0 && gain_bytes >= usable_bytes / CLEAN_PACK_MIN;
+            let gives_room = dead > 0 || is_urgent && packs;
+            (gives_room && !is_passed && !is_leaving && !is_copied).then_some(Candidate {
                 segment,
                 lap: closed.lap,
-                live,
-                dead,
+                live_bytes,
+                gain_bytes,
             })
         })
     }
@@ -268,15 +277,14 @@ impl Core {
             return false;
         };
         let measure = match why {
-            PassedBy::Damaged | PassedBy::Unread => 0,
+            PassedBy::NoRoom => self.free_bytes(),
             // A measure of every record that goes would cost more than it gives; but when all have gone there is one. How many are
-            // live is not known from ranges that span keys of others.
-            PassedBy::NoGain { .. } | PassedBy::Kept => {
+            // live is not known from ranges that span keys of others. What is harmed may be among those that go.
+            _ => {
                 let (estimated, dead) = self.estimate(closed);
                 let live = if let PassedBy::NoGain { live } = why { live } else { estimated };
                 dead + (closed.record_count / CLEAN_AGAIN_PART).clamp(1, live.max(1))
             }
-            PassedBy::NoRoom => self.free_bytes(),
         };
         self.cleaner.passed.insert(lap, (why, measure)).is_none_or(|(before, _)| before != why)
     }
@@ -300,12 +308,22 @@ impl Core {
         self.cleaner.is_due = true;
     }
 
-    /// Whether something of this closed segment is known to be harmed, so that it is not to be freed.
+    /// Whether records of this closed segment are gone of which it is not known which they were, so that it is not to be freed. Harmed data
+    /// that is needed is met by whoever moves it.
     pub(crate) fn is_harmed(&self, segment: u32) -> bool {
         let has_holes = self.catalog.closed(segment).is_none_or(|closed| closed.lost_below > 0);
-        let is_frame = |kind: &DamageKind| matches!(kind, DamageKind::Frame | DamageKind::Footer);
-        let damage = &self.catalog.damage;
-        has_holes || damage.iter().any(|it| it.segment == segment && !is_frame(&it.kind))
+        has_holes || self.catalog.damage.iter().any(|it| it.segment == segment && it.is_of_groups())
+    }
+
+    /// Whether data of one of these runs is known to be harmed: the others would be moved in vain.
+    pub(crate) fn is_harm_among(&self, runs: &[Located]) -> bool {
+        let is_in = |it: &Damage, located: &Located| {
+            let (data, end) = (located.run.data_range(), u64::from(it.offset) + u64::from(it.bytes));
+            located.segment == it.segment && data.start < end && u64::from(it.offset) < data.end
+        };
+        let of_data = |it: &&Damage| matches!(it.kind, DamageKind::Data { .. });
+        let mut harmed = self.catalog.damage.iter().filter(of_data);
+        harmed.any(|it| runs.iter().any(|located| is_in(it, located)))
     }
 
     /// Bytes of copies that may be under way at the tail. Three parts for four of everybody else's, because a drive is shared
@@ -445,7 +463,7 @@ impl Core {
 
     /// Takes a cleaned segment out of use, all copies of which are vouched for if the groups up to `needs_vouched` are: on
     /// return no read looks at it any more, and nothing is written to it until [`Core::prepared`]. `None` if it is free
-    /// already, because all of it was released meanwhile, or if a reader has found harm in it meanwhile: it keeps that.
+    /// already, because all of it was released meanwhile, or if it was found meanwhile that groups of it are gone: it keeps that.
     pub(crate) fn free_victim(&mut self, segment: u32, lap: u64, needs_vouched: u64) -> Option<u32> {
         let is_early = self.options.planted.is(PlantedBug::VictimFreedEarly);
         let is_planted = is_early | self.options.planted.is(PlantedBug::VictimFreedUnvouched);

@@ -126,6 +126,40 @@ fn nothing_is_moved_while_there_is_room() {
     });
 }
 
+#[test]
+fn small_groups_of_which_nothing_is_released_are_packed_before_the_chain_is_full() {
+    // Each record is appended alone, in a group of its own of two blocks.
+    let fills = |cleaning: Cleaning| {
+        let world = World::new(29);
+        let env = world.sim.env(world.process);
+        world.sim.block_on(world.process, async move {
+            let options = ChainOptions { cleaning, ..small_options() };
+            let chain = create(&env, options.clone()).await;
+            let mut count = 0;
+            let whole = |key: u64| Batch { release: Vec::new(), ..tenth(key) };
+            loop {
+                match append(&env, &chain, whole(count)).await {
+                    Ok(()) => count += 1,
+                    Err(AppendError::Full { .. }) => break,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            chain.close().await.expect("no fault");
+            let opened = Chain::open(&env, open_drive(&env).await, Some(&identity()), options).await;
+            let (chain, recovered) = opened.expect("it is well");
+            assert_eq!((recovered.damage.len(), recovered.highest_key), (0, count.checked_sub(1)));
+            for key in 0..count {
+                let record = chain.read(key).await.expect("no damage").expect("it is there");
+                assert_eq!(&record.data[..], &[key as u8; 4096][..], "key {key}");
+            }
+            count
+        })
+    };
+    let (packed, apart) = (fills(Cleaning::MoveToTail), fills(Cleaning::Off));
+    assert!(packed * 4 > apart * 5, "{packed} records where {apart} fit as they are appended");
+    assert!(fills(Cleaning::CompactInBody) * 4 > apart * 5);
+}
+
 /// What is left in the closed segments when an eager cleaner rests: records that are kept, and of the others.
 pub fn leaves_little_garbage(options: &ChainOptions) -> bool {
     let world = World::new(23);
@@ -466,6 +500,37 @@ pub fn keeps_damage(options: &ChainOptions) -> bool {
 #[test]
 fn a_damaged_record_is_never_dropped_and_the_rest_is_cleaned() {
     assert!(keeps_damage(&eager()));
+}
+
+#[test]
+fn a_segment_with_a_damaged_record_is_cleaned_when_that_is_released() {
+    // It was kept until the next open, with all that is live in it.
+    let world = World::new(24);
+    let env = world.sim.env(world.process);
+    let drive = world.sim.drive(MACHINE, "chain");
+    world.sim.block_on(world.process, async move {
+        let off = ChainOptions { cleaning: Cleaning::Off, ..eager() };
+        let chain = create(&env, off).await;
+        for key in 0..120 {
+            append(&env, &chain, tenth(key)).await.expect("room");
+        }
+        chain.close().await.expect("no fault");
+    });
+    world.sim.fault_drive(drive, DriveFault::BitRot { offset: KEY_10 + 77, bit: 3 });
+    let env = world.sim.env(world.process);
+    world.sim.block_on(world.process, async move {
+        let options = ChainOptions { tail_cache_bytes: 0, ..eager() };
+        let (chain, _) = Chain::open(&env, open_drive(&env).await, None, options).await.expect("it opens");
+        let cleaned = settle(&env, &chain).await.counters.segments_cleaned;
+        assert!(matches!(chain.read(10).await, Err(ReadError::Damaged { key: 10, .. })));
+        assert_eq!(chain.stats().damage.len(), 1, "{:?}", chain.stats().damage);
+        let release = Batch { release: std::iter::once(10..11).collect(), ..Batch::default() };
+        append(&env, &chain, release).await.expect("room");
+        let stats = settle(&env, &chain).await;
+        assert_eq!((stats.counters.segments_cleaned, stats.damage), (cleaned + 1, Vec::new()));
+        assert_eq!(chain.read(10).await, Ok(None));
+        assert!(chain.read(0).await.expect("it is well").is_some());
+    });
 }
 
 #[test]

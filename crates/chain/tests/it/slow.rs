@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_chain::{Chain, ChainOptions, SideState};
+use ithaca_chain::{Chain, ChainOptions, Cleaning, SideState};
 use ithaca_env::Time;
 use ithaca_env::drive::Drive;
 use ithaca_env::sim::DriveFault;
@@ -111,7 +111,9 @@ fn sides_that_nothing_needs_sleep_and_are_woken_by_load_by_harm_and_by_writes() 
     let done = Rc::new(Cell::new(false));
     let is_done = Rc::clone(&done);
     env.clone().spawn(async move {
-        let options = ChainOptions { sleep_after: Duration::from_secs(10), ..tiny_drives() };
+        // A cleaner would read what nobody is to read.
+        let cleaning = Cleaning::Off;
+        let options = ChainOptions { sleep_after: Duration::from_secs(10), cleaning, ..tiny_drives() };
         let options =
             ChainOptions { tail_cache_bytes: 0, capacity_bytes: (64 << 10) + 8 * (128 << 10), ..options };
         let first = vec![open_named(&env, A).await, open_named(&env, B).await];

@@ -322,8 +322,11 @@ impl StartError {
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::Register(RegisterError::Damaged { .. } | RegisterError::Drive(DriveError::TooShort { .. }))
-                | Self::RegisterLost { .. }
+            Self::Register(
+                RegisterError::Damaged { .. }
+                    | RegisterError::Cut { .. }
+                    | RegisterError::Drive(DriveError::TooShort { .. })
+            ) | Self::RegisterLost { .. }
                 | Self::Layouts { .. }
                 | Self::DrivesForgotten { .. }
                 | Self::Outdated(_)

@@ -90,6 +90,16 @@ pub enum RegisterError {
         /// The newest that is known.
         known: u16,
     },
+    /// The drive is shorter than a register: some of it is missing.
+    #[error("{drive}: damaged: it has {bytes} bytes of {needed}")]
+    Cut {
+        /// The drive.
+        drive: String,
+        /// Bytes that it has.
+        bytes: u64,
+        /// Bytes of a register.
+        needed: u64,
+    },
     /// No slot is valid and they are not blank: the value is lost.
     #[error("{drive}: both copies are damaged: {error}")]
     Damaged {
@@ -132,6 +142,10 @@ impl Register {
         if drive.size_bytes() == 0 && !read_only {
             // Whoever made it was killed before it had its size.
             drive.grow(purpose.register_bytes()).await?;
+        }
+        let (bytes, needed) = (drive.size_bytes(), purpose.register_bytes());
+        if bytes < needed {
+            return Err(RegisterError::Cut { drive: drive.name(), bytes, needed });
         }
         let slot_bytes = purpose.slot_bytes();
         let mut found = Vec::new();

@@ -99,11 +99,17 @@ pub enum Refused {
         /// Why not.
         why: String,
     },
-    /// The object's stream cannot be applied, or is not whole.
+    /// The object's stream cannot be applied.
     #[error("{why}")]
     Stopped {
         /// Where, and why.
         why: String,
+    },
+    /// The beginning of the object's stream was trimmed, or an entry of it, and what is left does not make its state.
+    #[error("it lacks what was trimmed below position {below}")]
+    Trimmed {
+        /// Below which position of the log something of it is not there any more.
+        below: u64,
     },
     /// The state that was asked for is forgotten.
     #[error("{earliest} is the earliest that can be read")]
@@ -138,9 +144,8 @@ impl Refused {
     fn of(error: ObjectError) -> Self {
         let why = error.to_string();
         match error {
-            ObjectError::Stopped { .. } | ObjectError::Trimmed { .. } | ObjectError::Unusable { .. } => {
-                Self::Stopped { why }
-            }
+            ObjectError::Stopped { .. } | ObjectError::Unusable { .. } => Self::Stopped { why },
+            ObjectError::Trimmed { below, .. } => Self::Trimmed { below: below.0 },
             ObjectError::Forgotten { earliest, .. } => Self::Forgotten { earliest: earliest.0 },
             ObjectError::NotYet { tail, .. } => Self::NotYet { tail: tail.0 },
             ObjectError::OtherType { found, .. } => Self::OtherType { found: found.to_owned() },
@@ -152,6 +157,7 @@ impl Refused {
     /// The error of who asked for the state below `snapshot`.
     pub(crate) fn into_error(self, object: String, snapshot: LogPos) -> ObjectError {
         match self {
+            Self::Trimmed { below } => ObjectError::Trimmed { object, below: LogPos(below) },
             Self::Forgotten { earliest } => {
                 ObjectError::Forgotten { object, snapshot, earliest: LogPos(earliest) }
             }

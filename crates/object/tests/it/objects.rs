@@ -99,7 +99,9 @@ fn an_object_of_which_nothing_is_left_is_refused_by_whatever_sequencer() {
         let world = world.restart().await;
         let program = world.program().await;
         let open = |name: &str| Numbers::open(&program, name).expect("opened");
-        for read in [open("gone").len().await, open("stored").len().await] {
+        world.host(|_| {});
+        let there = Numbers::open_remote(&world.program().await, "gone").expect("opened");
+        for read in [open("gone").len().await, open("stored").len().await, there.len().await] {
             assert!(matches!(read, Err(ObjectError::Trimmed { .. })), "{read:?}");
         }
         let checked = open("gone").handle().check_type().await;

@@ -37,6 +37,33 @@ fn what_was_written_is_read_and_the_rest_is_zeros() {
 }
 
 #[test]
+fn a_volume_holds_its_size_however_small_the_writes_are() {
+    // A write by itself takes two blocks of the log, and the room is for a quarter more than the size.
+    within(5, async |env| {
+        let blocks = 2048;
+        let segment_bytes = 256 << 10;
+        let capacity_bytes = blocks * 4096 * 5 / 4 + 16 * segment_bytes;
+        let chain = ChainOptions { segment_bytes, capacity_bytes, ..ChainOptions::default() };
+        let settings = VolumeSettings { chain, ..VolumeSettings::default() };
+        let volume = create(&env, VolumeOptions { settings, ..VolumeOptions::new(blocks) }).await;
+        let mut random = Random::new(5);
+        let again = (0..blocks).map(|_| random.below(blocks)).collect::<Vec<_>>();
+        for (number, at) in (0..blocks).chain(again.iter().copied()).enumerate() {
+            let written = volume.write(at, block(number as u64), Durability::Stable).await;
+            written.unwrap_or_else(|error| panic!("write {number}: {error}"));
+        }
+        let mut expected: Vec<u64> = (0..blocks).collect();
+        for (number, at) in again.into_iter().enumerate() {
+            expected[at as usize] = blocks + number as u64;
+        }
+        for first in (0..blocks).step_by(64) {
+            let read = volume.read(first, 64).await.expect("it reads");
+            assert_eq!(numbers(&read), expected[first as usize..first as usize + 64]);
+        }
+    });
+}
+
+#[test]
 fn a_cache_drive_answers_what_has_left_memory() {
     within(4, async |env| {
         let volume = create(&env, small_options(0)).await;

@@ -177,7 +177,7 @@ impl Remembered {
         let open = Purpose::Drives.in_directory(data);
         let path = open.path.clone();
         let (register, value) = match Register::open(env, open, Purpose::Drives).await {
-            Err(error @ RegisterError::Damaged { .. }) => {
+            Err(error @ (RegisterError::Damaged { .. } | RegisterError::Cut { .. })) => {
                 return Err(StartError::DrivesForgotten { error: error.to_string() });
             }
             opened => opened?,
