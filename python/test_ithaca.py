@@ -4,6 +4,7 @@ servers of which one is killed. `ITHACA_PROGRAM` names the program; without it t
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 import time
 import unittest
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 import ithaca_wire as wire
 import ithaca_map
@@ -261,6 +262,56 @@ class Packed(unittest.TestCase):
             deepest = pack(nested(depth), depth - DEPTH_MAX)
             self.assertEqual(pack(unpack(deepest, depth - DEPTH_MAX), depth - DEPTH_MAX), deepest)
             self.assertRaises(BadFrame, unpack, b"\x91" + deepest, depth - DEPTH_MAX)
+
+
+class Asked:
+    """A client of which a map asks where its stream ends, and a node for its state: what each of them says, one after the other."""
+
+    def __init__(self, lasts: Iterable[int | None], answers: Iterable[object]) -> None:
+        self._lasts, self._answers, self.least = iter(lasts), iter(answers), list[int]()
+
+    def stream_end(self, _: str) -> tuple[int, int | None]:
+        last = next(self._lasts)
+        return 0 if last is None else last + 1, last
+
+    def ask_view(self, _: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
+        self.least.append(unpack(question)["least"])
+        return pack(next(self._answers))
+
+
+def reflecting(upto: int, value: object) -> dict[str, object]:
+    return {"Value": {"upto": upto, "value": pack(value)}}
+
+
+class Answered(unittest.TestCase):
+    """What a map takes of what nodes answer."""
+
+    def of(self, lasts: Iterable[int | None], answers: Iterable[object]) -> tuple[Asked, ithaca_map.Map]:
+        asked = Asked(lasts, answers)
+        return asked, ithaca_map.Map(asked, "m")  # type: ignore[arg-type]
+
+    def test_a_state_below_what_was_granted_and_never_written_is_the_newest(self) -> None:
+        # The end of an epoch takes back what was granted last: the sequencer that comes says that the stream ends lower.
+        asked, counts = self.of([530, 526], [reflecting(527, 7)])
+        self.assertEqual((counts.size(), asked.least), (7, [531]))
+        asked, counts = self.of([530, 530, 528], [reflecting(527, 7), reflecting(527, 7), reflecting(529, 8)])
+        self.assertEqual((counts.size(), asked.least), (8, [531, 531, 529]))
+        asked, counts = self.of([530, None], [reflecting(0, 0)])
+        self.assertEqual(counts.size(), 0)
+
+    def test_a_state_that_stays_below_what_was_granted_is_said_to_be_unavailable(self) -> None:
+        asked, counts = self.of(itertools.repeat(530), itertools.repeat(reflecting(527, 7)))
+        said = "^map `m`: Unavailable: its node reflects every position below 527, and below 531 is wanted"
+        with self.assertRaisesRegex(ViewRefused, said) as refused:
+            counts.size()
+        self.assertEqual((refused.exception.reason, len(asked.least)), ("Unavailable", 16))
+
+    def test_a_state_as_of_a_position_reflects_that_position(self) -> None:
+        # Whoever answers early would have it shown what is not so.
+        _, counts = self.of([], [reflecting(527, 7)])
+        self.assertRaises(BadFrame, counts.size, at=528)
+        _, counts = self.of([], [reflecting(528, 7)])
+        self.assertEqual(counts.size(at=528), 7)
 
 
 class Dev(unittest.TestCase):
