@@ -30,6 +30,8 @@ NAMED, LISTED = 1, 2
 PARTS_MAX = 64
 # How often the newest state is asked for that falls short of where its stream was said to end, and the wait between.
 ATTEMPTS_MAX, ATTEMPT_WAIT_S = 16, 0.002
+# What a field of a refusal is about, where its name does not say it.
+SAID = {"below": "it lacks what was trimmed below position"}
 # So that calls fit into a record, and into a question, with what stands around them.
 CALLS_BYTES_MAX = wire.ENTRY_MAX - 4096
 Result = TypeVar("Result")
@@ -39,7 +41,7 @@ class ViewRefused(Error):
     """A node cannot answer what was asked about a map, and says why: `reason` is its word for that, such as `Forgotten`."""
 
     def __init__(self, name: str, reason: str, details: Any) -> None:
-        told = [f"{field} {value}" for field, value in details.items()] if isinstance(details, dict) else []
+        told = [f"{SAID.get(field, field)} {value}" for field, value in details.items()] if isinstance(details, dict) else []
         # A node knows the stream, and not its name.
         stream = f"`s{wire.stream_id(name):x}`"
         why = ", ".join(told).removeprefix("why ").removeprefix(f"object {stream}: ").replace(stream, f"`{name}`")

@@ -313,6 +313,13 @@ class Answered(unittest.TestCase):
         _, counts = self.of([], [reflecting(528, 7)])
         self.assertEqual(counts.size(at=528), 7)
 
+    def test_a_map_without_its_beginning_is_said_to_be_trimmed(self) -> None:
+        for at in (None, 9):
+            _, counts = self.of([5], [{"Refused": {"Trimmed": {"below": 7}}}])
+            with self.assertRaisesRegex(ViewRefused, "^map `m`: Trimmed: it lacks what was trimmed below position 7$") as refused:
+                counts.size(at)
+            self.assertEqual((refused.exception.reason, refused.exception.details), ("Trimmed", {"below": 7}))
+
 
 class Dev(unittest.TestCase):
     """Tests that share an `ithaca dev`, started with these flags."""
