@@ -26,6 +26,7 @@ from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
 from ithaca_pack import DEPTH_MAX, pack, unpack
 from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
+from test_learn import Learning  # noqa: F401 (run with those below)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("ITHACA_PROGRAM", str(ROOT / "target/debug/ithaca"))
@@ -60,7 +61,6 @@ OTHERS = [
     Message(0x801A, node=U64, drives=Listed(DRIVE, 64)),
     Message(0x001B, what=U32, wait_ms=U32, node=U64, create=U64, of=PATH, paths=Listed(PATH, 4)),
     Message(0x801B, outcome=U32, why=U32, left=U64, told=Text(8192)),
-    Message(0x001C, answer=0x8009, known=U64, wait_ms=U32, reserved=Zeros(4)),
 ]
 MESSAGES = wire.MESSAGES | {message.kind: message for message in OTHERS}
 
@@ -378,7 +378,7 @@ class OneProcess(Dev):
         (span,) = layout.spans(position, position + 1)
         found: list[tuple[object, ...]] = []
         for replica in span.replicas:
-            connection = Connection(layout.nodes[replica].address, self.client.id, replica, layout.cluster, deadline)
+            connection = Connection(layout.nodes[replica].address, self.client.id, replica, layout.cluster)
             read = wire.READ(limit_bytes=wire.READ_MAX, committed=0, ranges=[wire.RANGE(start=span.start, end=span.end)])
             answer, data = connection.ask(wire.READ, read, layout.epoch, deadline)
             connection.close()
@@ -1052,6 +1052,28 @@ class Servers(unittest.TestCase):
         self.check(follower, [*zip(begun, numbered("begun", 10)), *zip(positions, entries), (ended, b"ended")])
         self.assertEqual(shown(self.client.read_stream("after the end")), [(ended, "data", b"ended")])
 
+    def test_nodes_that_stand_still_cost_no_entry_and_double_none(self) -> None:
+        # Nobody closes their connections: what they owe an answer to ends once the others have gone on.
+        numbers, acknowledged = self.client.map("numbers"), list[tuple[int, bytes]]()
+        for is_sequencer in (True, False):
+            self.client.append(b"begun")
+            layout = self.client.layout
+            silent = next(node for node in layout.nodes if (node == layout.sequencer) == is_sequencer)
+            process = self.served.processes[silent - 1]
+            process.send_signal(signal.SIGSTOP)
+            entries = numbered(f"silent {is_sequencer}", 3000)
+            acknowledged += zip(self.client.append_many(entries, tokens=not is_sequencer), entries)
+            numbers.put(is_sequencer, silent)
+            self.client.transact(lambda tx: tx.map("sums").put("sum", tx.map("sums").get("sum", 0) + 1))
+            self.assertNotEqual(self.client.layout.nodes[silent].state, wire.IN_USE)
+            process.send_signal(signal.SIGCONT)
+            while self.client.layout.nodes[silent].state != wire.IN_USE:
+                self.client._learner.look(self.client.layout, time.monotonic() + 10)
+        self.assertEqual((numbers.size(), self.client.map("sums").items()), (2, {"sum": 2}))
+        everything = self.client.read_range(0, self.client.tail())
+        found = [(entry.position, entry.data) for entry in everything if entry.data.startswith(b"silent")]
+        self.assertEqual(sorted(acknowledged), found)
+
     def test_a_unit_that_is_killed_between_grant_and_write_costs_no_entry_and_doubles_none(self) -> None:
         follower = self.client_of_its_own().follow(0, timeout=30)
         layout, entries = self.client.layout, numbered("killed", 30)
@@ -1104,8 +1126,7 @@ class Servers(unittest.TestCase):
         other = self.client_of_its_own()
         self.served.processes[silent - 1].send_signal(signal.SIGSTOP)
         for _ in range(400):
-            # Each look waits for the one that is silent.
-            self.client._look_for_layout(time.monotonic() + 10)
+            self.client._learner.look(self.client.layout, time.monotonic() + 10)
             if self.client.layout.nodes[silent].state != wire.IN_USE:
                 break
         asked = asked_nodes(self.client)
