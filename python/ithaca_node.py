@@ -361,6 +361,7 @@ class Feed:
         self._connection, self._span, self._epoch, self._wait, self._next = connection, span, epoch, wait, span.start
         self._id = connection.send(wire.SUBSCRIBE, wire.SUBSCRIBE(addr=span.start, credit=CREDIT_BYTES), epoch)
         self._pushed: Iterator[Entry] = iter(())
+        self._is_late = False
 
     def take(self, position: int, deadline: float) -> Entry:
         """The entry of the position, whatever the unit has pushed before it; `Late` if it is not there by then."""
@@ -372,6 +373,7 @@ class Feed:
 
     def _push(self, deadline: float) -> Iterator[Entry]:
         self._wait(self._connection, self._id, deadline)
+        self._is_late = not self._connection.is_settled(self._id)
         frame = self._connection.frame(self._id, 0.0)
         runs = with_data(opened(frame, wire.SUBSCRIBE).runs, frame.data, self._next, NONE)
         if frame.flags != wire.PUSH or any(run.kind == Kind.UNWRITTEN for run, _ in runs):
@@ -382,10 +384,10 @@ class Feed:
         return (entry for run, data in runs for entry in entries_of(run, data, self._span))
 
     def close(self) -> None:
-        """Ends the subscription, and waits for that."""
+        """Ends the subscription, and waits for that, but not where nothing came the last time."""
         try:
             self._connection.send(wire.UNSUBSCRIBE, wire.UNSUBSCRIBE(), self._epoch, about=self._id)
-            deadline = time.monotonic() + END_S
+            deadline = time.monotonic() + (0.0 if self._is_late else END_S)
             while not self._connection.frame(self._id, deadline).flags & wire.LAST:
                 pass
         except (Lost, Refused):

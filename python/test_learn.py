@@ -104,8 +104,8 @@ class Learning(unittest.TestCase):
         self.addCleanup(node.close)
         return node
 
-    def connected(self, *nodes: Node, timeout: float = 10) -> Client:
-        client = Client([node.address for node in nodes], timeout)
+    def connected(self, *nodes: Node) -> Client:
+        client = Client([node.address for node in nodes])
         self.addCleanup(client.close)
         return client
 
@@ -174,7 +174,9 @@ class Learning(unittest.TestCase):
 
     def test_an_append_that_may_have_been_granted_stays_unknown(self) -> None:
         one, _, _ = self.pair()
-        self.assertRaises(OutcomeUnknown, self.connected(one, timeout=0.5).append, b"entry")
+        client = self.connected(one)
+        client._timeout = 1.0
+        self.assertRaises(OutcomeUnknown, client.append, b"entry")
         self.assertIn(wire.APPEND.kind, one.asked)
 
     def test_a_connection_that_was_closed_says_so(self) -> None:
