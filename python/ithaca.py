@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import ithaca_wire as wire
 from ithaca_batch import Batch, Releases, batches, between, check_entries, check_granted, stream_ids, within
+from ithaca_learn import Learner
 from ithaca_map import Map, Transaction, transact
 from ithaca_node import Aborted, Code, Connection, Damaged, Entry, Feed, Late, Refused, checked_endpoints, entries_of, with_data
 from ithaca_wire import FILL_MAX, NONE, READ_MAX, Error, Kind, Layout, Lost, Message, Record, Span
@@ -26,7 +27,6 @@ BATCH_BYTES = 1 << 20
 PIPELINE = 8
 SEARCH_MAX = 1 << 20
 CHUNK = 4096
-PATIENCE_S = 2.0
 READ_PATIENCE_S = 0.25
 HOLE_WAIT_S = 0.5
 PAUSE_S = 0.05
@@ -68,28 +68,24 @@ class Client:
     commas between them). `timeout` is how many seconds a call may take.
 
     Calls that only look, fill or trim are repeated in newer layouts until their time is over, and then raise `DeadlinePassed`. An
-    append whose fate is not known by then raises `OutcomeUnknown`, and is never sent again.
+    append whose fate is not known by then raises `OutcomeUnknown`, and is never sent again. A node that is silent keeps no call waiting once
+    the cluster goes on without it. Raises `ValueError` if endpoints are none, or tell of different clusters.
     """
 
     def __init__(self, endpoints: str | Sequence[str], timeout: float = 10.0) -> None:
-        self._endpoints = checked_endpoints(endpoints)
+        checked = checked_endpoints(endpoints)
         self._timeout = timeout
         self._id = secrets.randbelow(NONE - 1) + 1
         self._next_request = 0
         self._next_batch = 0
         self._caller, self._next_call = self._id, 0
-        self._connections: dict[str, Connection] = {}
-        self._cluster = 0
         self._named: set[int] = set()
         self.known_maps: set[str] = set()
-        self._layout = self._newest_layout(self._endpoints, time.monotonic() + timeout, PATIENCE_S)
-        self._cluster = self._layout.cluster
-        self._granted_to = self._layout.tail
+        self._granted_to: tuple[int, int] = (0, 0)
+        self._learner = Learner(checked, self._id, time.monotonic() + timeout)
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._learner.close()
 
     def __enter__(self) -> Client:
         return self
@@ -106,6 +102,10 @@ class Client:
     def layout(self) -> Layout:
         """The newest layout that the client knows."""
         return self._layout
+
+    @property
+    def _layout(self) -> Layout:
+        return self._learner.layout
 
     # --- Looking ---------------------------------------------------------------------------------------------------------------
 
@@ -200,10 +200,7 @@ class Client:
                 releases.add(stream, following, newest[0].position + 1)
 
     def _trim_range(self, first: int, end: int) -> None:
-        def reached(layout: Layout, deadline: float) -> tuple[Layout, int]:
-            return layout, self._sequencer_tail(layout, [], deadline).tail
-
-        meant, tail = self._repeated(reached)
+        meant, tail = self._repeated(self._reached)
         if end > tail:
             raise Refused(Code.UNWRITTEN, tail, 0)
 
@@ -266,10 +263,13 @@ class Client:
         return positions
 
     def _limits(self, layout: Layout, deadline: float) -> Record:
-        return self._connect(layout, layout.sequencer, min(deadline, time.monotonic() + PATIENCE_S)).limits
+        connection = self._connect(layout, layout.sequencer)
+        self._learner.wait(connection, connection.HELLO, layout, deadline)
+        return connection.greeted()
 
     def _batch(self, entries: Sequence[bytes], streams: Sequence[int], condition: Record | None = None) -> Batch:
-        batch = Batch(self._layout, self._next_batch, self._next_request, self._granted_to, entries, streams, condition)
+        layout = self._layout
+        batch = Batch(layout, self._next_batch, self._next_request, self._granted_in(layout), entries, streams, condition)
         self._next_batch += 1
         self._next_request += len(entries)
         return batch
@@ -298,9 +298,8 @@ class Client:
             client=self._id, batch=batch.number, request=batch.request, after=batch.after, table=batch.table(), groups=groups
         )
         try:
-            connection = self._connect(batch.layout, batch.layout.sequencer, deadline)
-            data = b"".join(batch.entries)
-            return connection, connection.send(wire.APPEND, append, batch.layout.epoch, deadline, data)
+            connection = self._connect(batch.layout, batch.layout.sequencer)
+            return connection, connection.send(wire.APPEND, append, batch.layout.epoch, b"".join(batch.entries))
         except Lost:
             return None
 
@@ -312,7 +311,7 @@ class Client:
             try:
                 if sent is None:
                     raise Lost("the batch could not be sent")
-                answer, _ = sent[0].answer(sent[1], wire.APPEND, min(deadline, time.monotonic() + PATIENCE_S))
+                answer, _ = self._learner.answer(*sent, wire.APPEND, batch.layout, deadline)
             except (Lost, Refused) as error:
                 trouble = error
             else:
@@ -320,7 +319,7 @@ class Client:
             if isinstance(trouble, Refused) and trouble.code == Code.FORGOTTEN:
                 if doubt:
                     return self._search(batch, batch.after, trouble.a, deadline)
-                self._granted_to = max(self._granted_to, self.tail())
+                self._note_granted(*self._repeated(self._reached))
                 return [None] * len(batch.entries)
             if not doubt and not _passing(trouble):
                 raise trouble
@@ -340,7 +339,7 @@ class Client:
         granted = all(group.granted for group in answer.groups)
         if answer.count != len(batch.entries) or len(answer.groups) != bool(batch.streams) or not granted:
             raise Lost("an answer that is about another batch")
-        self._note_granted(batch, answer.first + answer.count)
+        self._note_granted(batch.layout, answer.first + answer.count)
         if answer.written:
             return list(range(answer.first, answer.first + answer.count))
         return self._write_batch(batch, answer.first, answer.groups, True, deadline)
@@ -357,12 +356,16 @@ class Client:
         check_granted(batch, grant.groups)
         if len(grant.groups) != 1 or not grant.groups[0].granted or grant.groups[0].granted.count != len(batch.entries):
             raise Lost("a grant of something else")
-        self._note_granted(batch, grant.first + len(batch.entries))
+        self._note_granted(batch.layout, grant.first + len(batch.entries))
         return self._write_batch(batch, grant.first, grant.groups, False, deadline)
 
-    def _note_granted(self, batch: Batch, end: int) -> None:
-        if batch.layout.epoch == self._layout.epoch:
-            self._granted_to = max(self._granted_to, end)
+    def _note_granted(self, layout: Layout, end: int) -> None:
+        self._granted_to = max(self._granted_to, (layout.epoch, end))
+
+    def _granted_in(self, layout: Layout) -> int:
+        """A position that every grant to come of the layout's epoch is at or above."""
+        epoch, end = self._granted_to
+        return max(end, layout.tail) if epoch == layout.epoch else layout.tail
 
     def _write_batch(self, batch: Batch, first: int, groups: Sequence[Record], earlier: bool, deadline: float) -> list[int | None]:
         """Writes the batch at its positions, in the epoch in which they were granted, as often as it takes; or decides them. `earlier`
@@ -597,7 +600,7 @@ class Client:
                 except Lost as error:
                     # The cluster may go on without it by now: then another one is asked first.
                     trouble = error
-                    self._look_for_layout(min(deadline, time.monotonic() + PATIENCE_S))
+                    self._learner.look(layout, min(deadline, time.monotonic() + PAUSE_S))
                     if self._layout.epoch != layout.epoch:
                         raise
                     continue
@@ -614,17 +617,9 @@ class Client:
         return self._repeated(attempt)
 
     def _ask_host(self, node: int, ask: Record, question: bytes, layout: Layout, deadline: float) -> tuple[Record, bytes]:
-        """What a node answers within half of the call's time, in which it may have to read all of the object's stream. One that is silent
-        altogether is waited for no longer than others, nor is any once there is a newer layout."""
+        """What a node answers within half of the call's time, in which it may have to read all of the object's stream."""
         until = min(deadline, time.monotonic() + self._timeout / 2)
-        connection = self._connect(layout, node, min(until, time.monotonic() + PATIENCE_S))
-        asked = connection.send(wire.ASK_VIEW, ask, layout.epoch, until, question)
-        while time.monotonic() < until and not connection.is_settled(asked, min(until, time.monotonic() + PATIENCE_S)):
-            # This ends the connection if the node does not answer that either.
-            self._look_for_layout(min(until, time.monotonic() + PATIENCE_S))
-            if self._layout.epoch != layout.epoch:
-                until = 0.0
-        return connection.answer(asked, wire.ASK_VIEW, until)
+        return self._ask(node, wire.ASK_VIEW, ask, layout, until, question)
 
     # --- Questions -------------------------------------------------------------------------------------------------------------
 
@@ -633,6 +628,10 @@ class Client:
         if tail.tail == NONE or len(tail.streams) != len(streams):
             raise Lost("the sequencer does not say where the log ends")
         return tail
+
+    def _reached(self, layout: Layout, deadline: float) -> tuple[Layout, int]:
+        """Where the log ends, and by which layout."""
+        return layout, self._sequencer_tail(layout, [], deadline).tail
 
     def _extent(self, layout: Layout, span: Span, deadline: float) -> Record:
         """How far the last replica has resolved, and trimmed, the addresses of the span."""
@@ -657,7 +656,8 @@ class Client:
         """Entries from the address on, of the last replica; where that fails what is committed, of the others."""
         trouble: Error | None = None
         for replica in reversed(span.replicas):
-            until = min(deadline, time.monotonic() + (PATIENCE_S if len(span.replicas) == 1 else READ_PATIENCE_S))
+            is_last = replica == span.replicas[0]
+            until = deadline if is_last else min(deadline, time.monotonic() + READ_PATIENCE_S)
             damaged = isinstance(trouble, Damaged) or isinstance(trouble, Refused) and trouble.code == Code.DAMAGED
             try:
                 runs = self._read_runs(layout, replica, at, span.end, trouble is not None and not damaged, until)
@@ -698,7 +698,6 @@ class Client:
                 try:
                     entry = feeds[(position - first) % len(feeds)].take(position, time.monotonic() + min(HOLE_WAIT_S, wait))
                 except Late:
-                    self._look_for_layout(time.monotonic() + PATIENCE_S)
                     if self._layout.epoch != layout.epoch:
                         break
                     if position >= self.tail():
@@ -719,8 +718,12 @@ class Client:
 
     def _feed(self, layout: Layout, span: Span) -> Feed:
         node = span.replicas[-1]
-        deadline = time.monotonic() + PATIENCE_S
-        return Feed(Connection(layout.nodes[node].address, self._id, node, self._cluster, deadline), span, layout.epoch)
+        connection = self._learner.new_connection(layout.nodes[node].address, node)
+
+        def wait(connection: Connection, request: int, until: float) -> None:
+            self._learner.wait(connection, request, layout, until)
+
+        return Feed(connection, span, layout.epoch, wait)
 
     def _repeated(self, attempt: Callable[[Layout, float], Result], deadline: float | None = None) -> Result:
         """What the attempt returns, which may be made again in this layout or a newer one until the time is over."""
@@ -735,50 +738,15 @@ class Client:
                 self._look_again(layout, deadline, error)
 
     def _look_again(self, layout: Layout, deadline: float, trouble: Error) -> None:
-        """Looks for a layout newer than this one, and waits a little where there is none yet."""
-        self._look_for_layout(min(deadline, time.monotonic() + PATIENCE_S))
+        """Looks for a layout newer than this one, and waits for it a little."""
+        self._learner.look(layout, min(deadline, time.monotonic() + PAUSE_S))
         if time.monotonic() + PAUSE_S > deadline:
             raise DeadlinePassed(str(trouble)) from trouble
-        if self._layout.epoch == layout.epoch:
-            time.sleep(PAUSE_S)
-
-    def _look_for_layout(self, deadline: float) -> None:
-        """Takes over the newest layout that any node tells of by then. That none does is no error here."""
-        addresses = [node.address for node in self._layout.nodes.values()] + self._endpoints
-        try:
-            newest = self._newest_layout(list(dict.fromkeys(addresses)), deadline, READ_PATIENCE_S)
-        except (Lost, Refused):
-            return
-        if newest.epoch > self._layout.epoch:
-            self._layout, self._granted_to = newest, newest.tail
-
-    def _newest_layout(self, addresses: Sequence[str], deadline: float, patience: float) -> Layout:
-        newest: Layout | None = None
-        trouble: Error = Lost("no endpoints")
-        for address in addresses:
-            until = min(deadline, time.monotonic() + patience)
-            try:
-                answer, _ = self._connection(address, 0, until).ask(wire.GET_LAYOUT, wire.GET_LAYOUT(epoch=NONE), 0, until)
-                layout = Layout(answer.record)
-                newest = layout if newest is None or layout.epoch > newest.epoch else newest
-            except (Lost, Refused) as error:
-                trouble = error
-        if newest is None:
-            raise trouble
-        return newest
 
     def _ask(
         self, node: int, message: Message, record: Record, layout: Layout, deadline: float, data: bytes = b""
     ) -> tuple[Record, bytes]:
-        until = min(deadline, time.monotonic() + PATIENCE_S)
-        return self._connect(layout, node, until).ask(message, record, layout.epoch, until, data)
+        return self._learner.ask(node, message, record, layout, deadline, data)
 
-    def _connect(self, layout: Layout, node: int, deadline: float) -> Connection:
-        return self._connection(layout.nodes[node].address, node, deadline)
-
-    def _connection(self, address: str, node: int, deadline: float) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None or connection.closed:
-            connection = Connection(address, self._id, node, self._cluster, deadline)
-            self._connections[address] = connection
-        return connection
+    def _connect(self, layout: Layout, node: int) -> Connection:
+        return self._learner.connection(layout.nodes[node].address, node)

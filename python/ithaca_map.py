@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 NAMED, LISTED = 1, 2
 # Parts of one map that a transaction names. Of one with more it names all, which makes more conflicts and never fewer.
 PARTS_MAX = 64
+# How often the newest state is asked for that falls short of where its stream was said to end, and the wait between.
+ATTEMPTS_MAX, ATTEMPT_WAIT_S = 16, 0.002
+# What a field of a refusal is about, where its name does not say it.
+SAID = {"below": "it lacks what was trimmed below position"}
 # So that calls fit into a record, and into a question, with what stands around them.
 CALLS_BYTES_MAX = wire.ENTRY_MAX - 4096
 Result = TypeVar("Result")
@@ -37,7 +41,7 @@ class ViewRefused(Error):
     """A node cannot answer what was asked about a map, and says why: `reason` is its word for that, such as `Forgotten`."""
 
     def __init__(self, name: str, reason: str, details: Any) -> None:
-        told = [f"{field} {value}" for field, value in details.items()] if isinstance(details, dict) else []
+        told = [f"{SAID.get(field, field)} {value}" for field, value in details.items()] if isinstance(details, dict) else []
         # A node knows the stream, and not its name.
         stream = f"`s{wire.stream_id(name):x}`"
         why = ", ".join(told).removeprefix("why ").removeprefix(f"object {stream}: ").replace(stream, f"`{name}`")
@@ -282,16 +286,41 @@ class Map:
         if at is not None:
             wire.check_position(at)
             return self._ask(at, at, [], read)
-        # What was acknowledged stands at or below the position that the sequencer names now.
-        _, last = self._client.stream_end(self._name)
-        return self._ask(0 if last is None else last + 1, None, [], read)
+        return self._look_newest(read)
 
-    def _ask(self, least: int, at: int | None, calls: list[dict[str, Any]], read: dict[str, Any] | None) -> Any:
+    def _look_newest(self, read: dict[str, Any]) -> Any:
+        # What was acknowledged stands at or below the position that the sequencer names now.
+        least = self._end()
+        for attempt in range(ATTEMPTS_MAX):
+            upto, value = self._ask_once(least, None, [], read)
+            if upto < least:
+                # That position was granted and never written: if its epoch is over, the stream ends lower by now.
+                time.sleep(ATTEMPT_WAIT_S if attempt else 0)
+                least = self._end()
+            if upto >= least:
+                return value
+        why = f"its node reflects every position below {upto}, and below {least} is wanted; it may be there later"
+        raise ViewRefused(self._name, "Unavailable", {"why": why})
+
+    def _end(self) -> int:
+        """One past the position that was granted last for the map."""
+        _, last = self._client.stream_end(self._name)
+        return 0 if last is None else last + 1
+
+    def _ask(self, least: int, at: int, calls: list[dict[str, Any]], read: dict[str, Any] | None) -> Any:
+        """What is asked about the state as of a position."""
+        upto, value = self._ask_once(least, at, calls, read)
+        if upto < at:
+            raise BadFrame(f"a view as of {at} that reflects {upto}")
+        return value
+
+    def _ask_once(self, least: int, at: int | None, calls: list[dict[str, Any]], read: dict[str, Any] | None) -> tuple[int, Any]:
+        """The position below which a node's state reflects everything, which may be less than `least`, and what that state gives."""
         asked = question("map", least, at, calls, read)
         answer = unpack(self._client.ask_view(self._stream, asked, _is_passed_over))
         match answer:
-            case {"Value": {"upto": int(upto), "value": bytes(value)}} if upto >= (least if at is None else at):
-                return unpack(value, LISTED)
+            case {"Value": {"upto": int(upto), "value": bytes(value)}}:
+                return upto, unpack(value, LISTED)
             case {"Refused": reason}:
                 raise ViewRefused(self._name, *_reason(reason))
         raise BadFrame(f"{answer} is no answer of a view")

@@ -1,15 +1,18 @@
 """A connection to one node of Ithaca: requests, answers, pushes, and the entries that they bring.
 
-Every wait ends by a deadline, in the seconds of `time.monotonic`. Which node is asked for what, and what is done when it does not
+Nothing waits but by a deadline, in the seconds of `time.monotonic`. Which node is asked for what, and what is done when it does not
 answer or refuses, is the client's part ([ithaca.py](ithaca.py)).
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -17,8 +20,16 @@ import ithaca_wire as wire
 from ithaca_wire import NONE, BadFrame, Error, Frame, Kind, Lost, Message, Record, Span
 
 CREDIT_BYTES = 1 << 20
-SEND_S = 2.0
+RECEIVE_BYTES = 1 << 16
 END_S = 0.25
+# A connection on which nothing moves for so long, though an answer is owed, is given up.
+PATIENCE_S = 2.0
+# So long a place of an address may take to accept a connection, before its next one is tried.
+CONNECT_S = 0.5
+# How long one wait for connections is, before what depends on the time is looked at.
+STEP_S = 0.1
+# The one that costs least to make for one wait, where there is one.
+SELECTOR = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 
 class Code(IntEnum):
@@ -91,97 +102,214 @@ def checked_endpoints(given: str | Sequence[str]) -> list[str]:
     return endpoints
 
 
-class Connection:
-    """A greeted connection to one node. Answers come in any order; what nobody waits for any more is dropped."""
+class Request:
+    """A request, and what has come in answer to it that nobody has taken."""
 
-    def __init__(self, address: str, client: int, node: int, cluster: int, deadline: float) -> None:
+    def __init__(self) -> None:
+        self.sent, self.frames = time.monotonic(), deque[Frame]()
+
+
+class Connection:
+    """A connection to one node, which is greeted before it is asked anything. Nothing here waits, but for what takes a deadline: `pump`
+    moves what comes and goes. Answers come in any order; what nobody waits for any more is dropped."""
+
+    HELLO = 1  # the id of the greeting, whose answer stays
+
+    def __init__(self, address: str, client: int, node: int, cluster: int) -> None:
         host, _, port = address.rpartition(":")
-        self._buffer = bytearray()
-        self._last_id = 0
-        self._answers: dict[int, deque[Frame]] = {}
-        try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), seconds_left(deadline))
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            raise Lost(f"{address}: {error}") from error
+        self.address = address
+        self.trouble: Error | None = None  # why it has ended, if it has
+        self.limits: Record | None = None  # what the node has said when it was greeted
+        self._socket: socket.socket | None = None
+        self._is_connected, self._connects_until = False, 0.0
+        self._received, self._unsent, self._held = bytearray(), bytearray(), bytearray()
+        self._last_id, self._asked = 0, dict[int, Request]()
+        self._owes_since: float | None = None
         greeting = wire.HELLO(version_min=wire.VERSION, version_max=wire.VERSION, client=client, node=node, cluster=cluster)
-        self.closed = False
+        self.send(wire.HELLO, greeting, 0)
         try:
-            self.limits, _ = self.ask(wire.HELLO, greeting, 0, deadline)
-        except Error:
-            self.close()
-            raise
+            self._places = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.end(Lost(f"{address}: {error}"))
+        else:
+            self._connect("no such address")
+
+    @property
+    def closed(self) -> bool:
+        return self.trouble is not None
 
     def close(self) -> None:
-        self.closed = True
-        self._socket.close()
+        self.end(Lost(f"{self.address}: connection closed"))
 
-    def send(
-        self, message: Message, record: Record, epoch: int, deadline: float, data: bytes = b"", about: int | None = None
-    ) -> int:
-        """Sends a request, or what is about an earlier one, and returns its id, with which its answers are waited for."""
+    def end(self, trouble: Error) -> None:
+        """Closes it. That is what its requests end with, but for those that have been answered."""
+        self.trouble = self.trouble or trouble
+        if self._socket is not None:
+            self._socket.close()
+
+    def send(self, message: Message, record: Record, epoch: int, data: bytes = b"", about: int | None = None) -> int:
+        """Has a request sent, or what is about an earlier one, and returns its id, with which its answers are waited for."""
+        if self.trouble is not None:
+            raise self.trouble
         if about is None:
             self._last_id += 1
             about = self._last_id
-            self._answers[about] = deque()
-        try:
-            self._socket.settimeout(seconds_left(deadline))
-            self._socket.sendall(Frame(message.kind, 0, about, epoch, message.write(record), data).encode())
-        except OSError as error:
-            self.close()
-            raise Lost(str(error)) from error
+            self._asked[about] = Request()
+            self._owes_since = self._owes_since or time.monotonic()
+        frame = Frame(message.kind, 0, about, epoch, message.write(record), data).encode()
+        if self.limits is None and message is not wire.HELLO:
+            self._held += frame
+        else:
+            self._unsent += frame
+        if self._is_connected:
+            self.advance()
         return about
+
+    def greeted(self) -> Record:
+        """What the node has said when it was greeted."""
+        if self.limits is None:
+            raise self.trouble or Late(f"{self.address}: no answer in time")
+        return self.limits
 
     def frame(self, request_id: int, deadline: float) -> Frame:
         """The next frame with this id; `Late` if none comes, and what has come of it until then is kept."""
-        while not self._answers[request_id]:
-            frame = self._next_frame(deadline)
-            if frame.request_id in self._answers:
-                self._answers[frame.request_id].append(frame)
-        return self._answers[request_id].popleft()
+        while not self.is_settled(request_id) and time.monotonic() < deadline:
+            pump([self], deadline)
+        if self._asked[request_id].frames:
+            return self._asked[request_id].frames.popleft()
+        raise self.trouble or Late(f"{self.address}: no answer in time")
 
-    def is_settled(self, request_id: int, deadline: float) -> bool:
-        """Whether by then there is an answer to the request, or will be none."""
-        try:
-            self._answers[request_id].appendleft(self.frame(request_id, deadline))
-        except Lost as trouble:
-            return not isinstance(trouble, Late)
-        return True
+    def is_settled(self, request_id: int) -> bool:
+        """Whether there is an answer to the request, or will be none."""
+        return self.closed or bool(self._asked[request_id].frames)
+
+    def sent_at(self, request_id: int) -> float:
+        return self._asked[request_id].sent
+
+    def is_silent(self) -> bool:
+        """Whether it has moved nothing for long, though the node owes an answer: nobody may be there any more."""
+        return self._owes_since is not None and time.monotonic() - self._owes_since > PATIENCE_S
 
     def answer(self, request_id: int, message: Message, deadline: float) -> tuple[Record, bytes]:
-        """The answer to a request, and its data; or `Refused`. A connection whose answers are late is not used again."""
+        """The answer to a request, and its data; or `Refused`. It is not waited for again."""
         try:
             frame = self.frame(request_id, deadline)
             return opened(frame, message), frame.data
-        except Lost:
-            self.close()
+        except BadFrame as error:
+            self.end(error)
             raise
         finally:
-            del self._answers[request_id]
+            del self._asked[request_id]
 
     def ask(self, message: Message, record: Record, epoch: int, deadline: float, data: bytes = b"") -> tuple[Record, bytes]:
-        return self.answer(self.send(message, record, epoch, deadline, data), message, deadline)
+        return self.answer(self.send(message, record, epoch, data), message, deadline)
 
-    def _next_frame(self, deadline: float) -> Frame:
-        self._receive(wire.HEADER_LEN, deadline)
-        length = Frame.length(self._buffer)
-        self._receive(length, deadline)
-        frame = Frame.decode(bytes(self._buffer[:length]))
-        del self._buffer[:length]
-        return frame
+    def fileno(self) -> int:
+        assert self._socket is not None
+        return self._socket.fileno()
 
-    def _receive(self, length: int, deadline: float) -> None:
-        while len(self._buffer) < length:
+    def has_unsent(self) -> bool:
+        return bool(self._unsent) or not self._is_connected
+
+    def advance(self) -> None:
+        """Sends and receives what can be by now."""
+        if self.closed or not self._has_connected():
+            return
+        try:
+            self._send_some()
+            self._receive_some()
+        except OSError as error:
+            self.end(Lost(f"{self.address}: {error}"))
+        except (Lost, Refused) as trouble:
+            self.end(trouble)
+
+    def _connect(self, trouble: str) -> None:
+        """Begins to connect to the next place of the address."""
+        while self._places and not self.closed:
+            family, kind, protocol, _, place = self._places.pop(0)
+            if self._socket is not None:
+                self._socket.close()
             try:
-                self._socket.settimeout(seconds_left(deadline))
-                received = self._socket.recv(1 << 16)
-            except TimeoutError as error:
-                raise Late("no answer in time") from error
+                self._socket = socket.socket(family, kind, protocol)
+                self._socket.setblocking(False)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                code = self._socket.connect_ex(place)
             except OSError as error:
-                raise Lost(str(error)) from error
+                trouble = str(error)
+                continue
+            if code in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                self._connects_until = time.monotonic() + CONNECT_S
+                return
+            trouble = os.strerror(code)
+        self.end(Lost(f"{self.address}: {trouble}"))
+
+    def _has_connected(self) -> bool:
+        if not self._is_connected and self._socket is not None:
+            code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            try:
+                self._socket.getpeername()
+                self._is_connected = True
+            except OSError:
+                if code or self._places and time.monotonic() >= self._connects_until:
+                    self._connect(os.strerror(code or errno.ETIMEDOUT))
+        return self._is_connected
+
+    def _send_some(self) -> None:
+        assert self._socket is not None
+        try:
+            while self._unsent:
+                sent = self._socket.send(self._unsent)
+                del self._unsent[:sent]
+                self._note_moved()
+        except BlockingIOError:
+            pass
+
+    def _receive_some(self) -> None:
+        assert self._socket is not None
+        more = RECEIVE_BYTES
+        while more == RECEIVE_BYTES:
+            try:
+                received = self._socket.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                return
             if not received:
-                raise Lost("the connection has ended")
-            self._buffer += received
+                raise Lost(f"{self.address}: the connection has ended")
+            more = len(received)
+            self._received += received
+            self._take_frames()
+            self._note_moved()
+
+    def _take_frames(self) -> None:
+        while len(self._received) >= wire.HEADER_LEN and len(self._received) >= (length := Frame.length(self._received)):
+            frame = Frame.decode(bytes(self._received[:length]))
+            del self._received[:length]
+            if self.limits is None:
+                self.limits = opened(frame, wire.HELLO)
+                self._unsent += self._held
+                self._held.clear()
+                self._send_some()
+            if frame.request_id in self._asked:
+                self._asked[frame.request_id].frames.append(frame)
+
+    def _note_moved(self) -> None:
+        owes = any(not asked.frames for asked in self._asked.values())
+        self._owes_since = time.monotonic() if owes else None
+
+
+def pump(connections: Iterable[Connection], deadline: float) -> None:
+    """Waits until one of the connections can send or receive, at most until then and not for long, and has all of them do so."""
+    wait = min(max(deadline - time.monotonic(), 0.0), STEP_S)
+    with SELECTOR() as selector:
+        open_ones = [connection for connection in connections if not connection.closed]
+        for connection in open_ones:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_unsent() else 0)
+            selector.register(connection, events)
+        if open_ones:
+            selector.select(wait)
+        else:
+            time.sleep(wait)
+    for connection in open_ones:
+        connection.advance()
 
 
 def opened(frame: Frame, message: Message) -> Record:
@@ -192,11 +320,6 @@ def opened(frame: Frame, message: Message) -> Record:
     if frame.kind != message.answer:
         raise BadFrame(f"kind {frame.kind:#x} in answer to {message.kind:#x}")
     return wire.MESSAGES[frame.kind].decode(frame.body)
-
-
-def seconds_left(deadline: float) -> float:
-    """Seconds until then; a socket takes 0 for "do not wait", which then is the same."""
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def with_data(runs: Sequence[Record], data: bytes, start: int, end: int) -> list[tuple[Record, bytes]]:
@@ -232,13 +355,13 @@ def entries_of(run: Record, data: bytes, span: Span) -> Iterator[Entry]:
 
 
 class Feed:
-    """What a unit pushes of one stripe, on a connection of its own."""
+    """What a unit pushes of one stripe, on a connection of its own. `wait` waits for what comes of a request until a time, or less."""
 
-    def __init__(self, connection: Connection, span: Span, epoch: int) -> None:
-        self._connection, self._span, self._epoch, self._next = connection, span, epoch, span.start
-        subscribe = wire.SUBSCRIBE(addr=span.start, credit=CREDIT_BYTES)
-        self._id = connection.send(wire.SUBSCRIBE, subscribe, epoch, time.monotonic() + SEND_S)
+    def __init__(self, connection: Connection, span: Span, epoch: int, wait: Callable[[Connection, int, float], None]) -> None:
+        self._connection, self._span, self._epoch, self._wait, self._next = connection, span, epoch, wait, span.start
+        self._id = connection.send(wire.SUBSCRIBE, wire.SUBSCRIBE(addr=span.start, credit=CREDIT_BYTES), epoch)
         self._pushed: Iterator[Entry] = iter(())
+        self._is_late = False
 
     def take(self, position: int, deadline: float) -> Entry:
         """The entry of the position, whatever the unit has pushed before it; `Late` if it is not there by then."""
@@ -249,23 +372,25 @@ class Feed:
             self._pushed = self._push(deadline)
 
     def _push(self, deadline: float) -> Iterator[Entry]:
-        frame = self._connection.frame(self._id, deadline)
+        self._wait(self._connection, self._id, deadline)
+        self._is_late = not self._connection.is_settled(self._id)
+        frame = self._connection.frame(self._id, 0.0)
         runs = with_data(opened(frame, wire.SUBSCRIBE).runs, frame.data, self._next, NONE)
         if frame.flags != wire.PUSH or any(run.kind == Kind.UNWRITTEN for run, _ in runs):
             raise BadFrame("a push that is none")
         self._next = runs[-1][0].addr + runs[-1][0].count
         credit = wire.CREDIT(credit=len(frame.body) + len(frame.data))
-        self._connection.send(wire.CREDIT, credit, self._epoch, time.monotonic() + SEND_S, about=self._id)
+        self._connection.send(wire.CREDIT, credit, self._epoch, about=self._id)
         return (entry for run, data in runs for entry in entries_of(run, data, self._span))
 
     def close(self) -> None:
-        """Ends the subscription, and waits for that."""
+        """Ends the subscription, and waits for that, but not where nothing came the last time."""
         try:
-            deadline = time.monotonic() + END_S
-            self._connection.send(wire.UNSUBSCRIBE, wire.UNSUBSCRIBE(), self._epoch, deadline, about=self._id)
+            self._connection.send(wire.UNSUBSCRIBE, wire.UNSUBSCRIBE(), self._epoch, about=self._id)
+            deadline = time.monotonic() + (0.0 if self._is_late else END_S)
             while not self._connection.frame(self._id, deadline).flags & wire.LAST:
                 pass
-        except Lost:
+        except (Lost, Refused):
             pass
         finally:
             self._connection.close()

@@ -341,6 +341,7 @@ READ_STREAM = Message(0x0017, limit_bytes=U32, flags=U8, reserved=Zeros(1), wait
 STREAM_RUNS = Message(0x8017, count=Number(4, range(4097)), flags=Number(4, range(2)), runs=Items("count", RUN))
 WATCH_STREAM = Message(0x0018, answer=0x8007, stream=U128, next=U64, wait_ms=U32, reserved=Zeros(4))
 ASK_VIEW = Message(0x0019, stream=U128, length=Number(4, range(QUESTION_MAX + 1)), checksum=U32)
+WATCH_LAYOUT = Message(0x001C, answer=0x8009, known=U64, wait_ms=U32, reserved=Zeros(4))
 VIEW_ANSWER = Message(0x8019, length=Number(4, range((4 << 20) + 1)), checksum=U32)
 REFUSAL = Message(0xFFFF, code=U16, reserved=Zeros(2), reserved2=Zeros(4), a=U64, b=U64)
 

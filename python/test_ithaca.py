@@ -4,6 +4,7 @@ servers of which one is killed. `ITHACA_PROGRAM` names the program; without it t
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 import time
 import unittest
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 import ithaca_wire as wire
 import ithaca_map
@@ -25,6 +26,7 @@ from ithaca_map import Placed, Replaced, Transaction, ViewRefused
 from ithaca_node import Aborted, Code, Connection, Entry, Refused
 from ithaca_pack import DEPTH_MAX, pack, unpack
 from ithaca_wire import U8, U32, U64, U128, BadFrame, Blob, Field, Fields, Frame, Kind, Listed, Message, Record, Text, Zeros
+from test_learn import Learning  # noqa: F401 (run with those below)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("ITHACA_PROGRAM", str(ROOT / "target/debug/ithaca"))
@@ -59,7 +61,6 @@ OTHERS = [
     Message(0x801A, node=U64, drives=Listed(DRIVE, 64)),
     Message(0x001B, what=U32, wait_ms=U32, node=U64, create=U64, of=PATH, paths=Listed(PATH, 4)),
     Message(0x801B, outcome=U32, why=U32, left=U64, told=Text(8192)),
-    Message(0x001C, answer=0x8009, known=U64, wait_ms=U32, reserved=Zeros(4)),
 ]
 MESSAGES = wire.MESSAGES | {message.kind: message for message in OTHERS}
 
@@ -263,6 +264,63 @@ class Packed(unittest.TestCase):
             self.assertRaises(BadFrame, unpack, b"\x91" + deepest, depth - DEPTH_MAX)
 
 
+class Asked:
+    """A client of which a map asks where its stream ends, and a node for its state: what each of them says, one after the other."""
+
+    def __init__(self, lasts: Iterable[int | None], answers: Iterable[object]) -> None:
+        self._lasts, self._answers, self.least = iter(lasts), iter(answers), list[int]()
+
+    def stream_end(self, _: str) -> tuple[int, int | None]:
+        last = next(self._lasts)
+        return 0 if last is None else last + 1, last
+
+    def ask_view(self, _: int, question: bytes, is_passed_over: Callable[[bytes], bool]) -> bytes:
+        self.least.append(unpack(question)["least"])
+        return pack(next(self._answers))
+
+
+def reflecting(upto: int, value: object) -> dict[str, object]:
+    return {"Value": {"upto": upto, "value": pack(value)}}
+
+
+class Answered(unittest.TestCase):
+    """What a map takes of what nodes answer."""
+
+    def of(self, lasts: Iterable[int | None], answers: Iterable[object]) -> tuple[Asked, ithaca_map.Map]:
+        asked = Asked(lasts, answers)
+        return asked, ithaca_map.Map(asked, "m")  # type: ignore[arg-type]
+
+    def test_a_state_below_what_was_granted_and_never_written_is_the_newest(self) -> None:
+        # The end of an epoch takes back what was granted last: the sequencer that comes says that the stream ends lower.
+        asked, counts = self.of([530, 526], [reflecting(527, 7)])
+        self.assertEqual((counts.size(), asked.least), (7, [531]))
+        asked, counts = self.of([530, 530, 528], [reflecting(527, 7), reflecting(527, 7), reflecting(529, 8)])
+        self.assertEqual((counts.size(), asked.least), (8, [531, 531, 529]))
+        asked, counts = self.of([530, None], [reflecting(0, 0)])
+        self.assertEqual(counts.size(), 0)
+
+    def test_a_state_that_stays_below_what_was_granted_is_said_to_be_unavailable(self) -> None:
+        asked, counts = self.of(itertools.repeat(530), itertools.repeat(reflecting(527, 7)))
+        said = "^map `m`: Unavailable: its node reflects every position below 527, and below 531 is wanted"
+        with self.assertRaisesRegex(ViewRefused, said) as refused:
+            counts.size()
+        self.assertEqual((refused.exception.reason, len(asked.least)), ("Unavailable", 16))
+
+    def test_a_state_as_of_a_position_reflects_that_position(self) -> None:
+        # Whoever answers early would have it shown what is not so.
+        _, counts = self.of([], [reflecting(527, 7)])
+        self.assertRaises(BadFrame, counts.size, at=528)
+        _, counts = self.of([], [reflecting(528, 7)])
+        self.assertEqual(counts.size(at=528), 7)
+
+    def test_a_map_without_its_beginning_is_said_to_be_trimmed(self) -> None:
+        for at in (None, 9):
+            _, counts = self.of([5], [{"Refused": {"Trimmed": {"below": 7}}}])
+            with self.assertRaisesRegex(ViewRefused, "^map `m`: Trimmed: it lacks what was trimmed below position 7$") as refused:
+                counts.size(at)
+            self.assertEqual((refused.exception.reason, refused.exception.details), ("Trimmed", {"below": 7}))
+
+
 class Dev(unittest.TestCase):
     """Tests that share an `ithaca dev`, started with these flags."""
 
@@ -320,7 +378,7 @@ class OneProcess(Dev):
         (span,) = layout.spans(position, position + 1)
         found: list[tuple[object, ...]] = []
         for replica in span.replicas:
-            connection = Connection(layout.nodes[replica].address, self.client.id, replica, layout.cluster, deadline)
+            connection = Connection(layout.nodes[replica].address, self.client.id, replica, layout.cluster)
             read = wire.READ(limit_bytes=wire.READ_MAX, committed=0, ranges=[wire.RANGE(start=span.start, end=span.end)])
             answer, data = connection.ask(wire.READ, read, layout.epoch, deadline)
             connection.close()
@@ -994,6 +1052,28 @@ class Servers(unittest.TestCase):
         self.check(follower, [*zip(begun, numbered("begun", 10)), *zip(positions, entries), (ended, b"ended")])
         self.assertEqual(shown(self.client.read_stream("after the end")), [(ended, "data", b"ended")])
 
+    def test_nodes_that_stand_still_cost_no_entry_and_double_none(self) -> None:
+        # Nobody closes their connections: what they owe an answer to ends once the others have gone on.
+        numbers, acknowledged = self.client.map("numbers"), list[tuple[int, bytes]]()
+        for is_sequencer in (True, False):
+            self.client.append(b"begun")
+            layout = self.client.layout
+            silent = next(node for node in layout.nodes if (node == layout.sequencer) == is_sequencer)
+            process = self.served.processes[silent - 1]
+            process.send_signal(signal.SIGSTOP)
+            entries = numbered(f"silent {is_sequencer}", 3000)
+            acknowledged += zip(self.client.append_many(entries, tokens=not is_sequencer), entries)
+            numbers.put(is_sequencer, silent)
+            self.client.transact(lambda tx: tx.map("sums").put("sum", tx.map("sums").get("sum", 0) + 1))
+            self.assertNotEqual(self.client.layout.nodes[silent].state, wire.IN_USE)
+            process.send_signal(signal.SIGCONT)
+            while self.client.layout.nodes[silent].state != wire.IN_USE:
+                self.client._learner.look(self.client.layout, time.monotonic() + 10)
+        self.assertEqual((numbers.size(), self.client.map("sums").items()), (2, {"sum": 2}))
+        everything = self.client.read_range(0, self.client.tail())
+        found = [(entry.position, entry.data) for entry in everything if entry.data.startswith(b"silent")]
+        self.assertEqual(sorted(acknowledged), found)
+
     def test_a_unit_that_is_killed_between_grant_and_write_costs_no_entry_and_doubles_none(self) -> None:
         follower = self.client_of_its_own().follow(0, timeout=30)
         layout, entries = self.client.layout, numbered("killed", 30)
@@ -1046,8 +1126,7 @@ class Servers(unittest.TestCase):
         other = self.client_of_its_own()
         self.served.processes[silent - 1].send_signal(signal.SIGSTOP)
         for _ in range(400):
-            # Each look waits for the one that is silent.
-            self.client._look_for_layout(time.monotonic() + 10)
+            self.client._learner.look(self.client.layout, time.monotonic() + 10)
             if self.client.layout.nodes[silent].state != wire.IN_USE:
                 break
         asked = asked_nodes(self.client)
