@@ -67,6 +67,13 @@ pub enum MembersError {
         /// The cluster.
         cluster: ClusterId,
     },
+    /// Every replica of a stripe is gone, so that nobody can tell where the log ends: no layout is decided before one of them is there again
+    /// with its data.
+    #[error("nothing can be changed: {}", alone(nodes))]
+    Lost {
+        /// The replicas.
+        nodes: Vec<NodeId>,
+    },
     /// The node that is to be replaced is in use.
     #[error("node {} is in use: the cluster has not missed it in {waited:?}", node.0)]
     InUse {
@@ -103,6 +110,10 @@ impl Client {
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn add_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
+        self.unless_lost(self.add(node, addr)).await
+    }
+
+    async fn add(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
         let (inner, deadline) = (&self.inner, self.inner.deadline());
         let add = |offers: Roles| ChangeCluster::Add { node, address: addr.to_string(), offers };
         let layout = self.layout().await?;
@@ -150,6 +161,10 @@ impl Client {
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn remove_node(&self, node: NodeId) -> Result<Rc<Layout>, MembersError> {
+        self.unless_lost(self.remove(node)).await
+    }
+
+    async fn remove(&self, node: NodeId) -> Result<Rc<Layout>, MembersError> {
         let deadline = self.inner.deadline();
         let asked = ChangeCluster::Remove { node };
         let layout = self.layout().await?;
@@ -172,6 +187,10 @@ impl Client {
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn replace_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
+        self.unless_lost(self.replace(node, addr)).await
+    }
+
+    async fn replace(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
         let (inner, deadline) = (&self.inner, self.inner.deadline());
         let layout = self.layout().await?;
         let cluster = layout.cluster;
@@ -213,7 +232,7 @@ impl Client {
     /// Errors: see [`MembersError`]; a count of 0, or above what is wanted, is no layout.
     pub async fn set_min_replicas(&self, count: u16) -> Result<Rc<Layout>, MembersError> {
         let asked = ChangeCluster::MinReplicas { count };
-        self.change_cluster(&asked, Epoch(0), self.inner.deadline()).await
+        self.unless_lost(self.change_cluster(&asked, Epoch(0), self.inner.deadline())).await
     }
 
     /// Has the cluster decide a layout that is as `asked`; returns the first such layout that is known, of the epoch `from` or a later one.
@@ -311,6 +330,21 @@ fn refused(layout: &Layout, change: &Change, error: ChangeError) -> MembersError
         true => MembersError::NotNow(error),
         false => MembersError::Change(error),
     }
+}
+
+/// That only these nodes may hold what was acknowledged last, in words.
+fn alone(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+    let Some((last, others @ [_, ..])) = names.split_last() else {
+        let node = names.concat();
+        return format!(
+            "node {node} alone may hold entries that were acknowledged, and is not there with its data; start it with that"
+        );
+    };
+    let others = others.join(", ");
+    format!(
+        "nodes {others} and {last} alone may hold entries that were acknowledged, and none is there with its data; start one of them with that"
+    )
 }
 
 /// What a node of the cluster is doing, in a word: `up`, `joining`, `copying`, `full` or `leaving`, as far as `layout` tells.

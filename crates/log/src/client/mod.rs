@@ -16,6 +16,7 @@ mod form;
 mod forward;
 mod learn;
 mod look_back;
+mod lost;
 mod members;
 mod names;
 mod observer;
