@@ -183,7 +183,7 @@ impl Client {
     /// that node: in a layout that counts on its copies it would serve what it does not have. Those who decide layouts decide one first in
     /// which it is none of them: most of them must be there, without it. Returns the layout that it was told of; it is used as soon as the
     /// others hear it. A node that the cluster has missed, as far back as the nodes remember, and that is in use again and knows that, is left
-    /// alone: the layout that is returned has it in use.
+    /// alone: the layout that is returned has it in use. A server that does not answer, or belongs to another cluster, costs the cluster nothing.
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn replace_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
@@ -199,8 +199,14 @@ impl Client {
         if known != address {
             return Err(MembersError::Change(ChangeError::OtherAddress { node, known, address }));
         }
+        // Nothing is changed for a server that cannot take its place.
+        let told = known_to(&inner.env, (node, addr), deadline).await?;
+        if let Some(other) = told.as_ref().filter(|told| told.cluster != cluster) {
+            return Err(FormError::Formed { node, addr, cluster: other.cluster }.into());
+        }
         let is_missed = |layout: &Layout| layout.in_use().all(|used| used != node);
-        if !is_missed(&layout) && self.is_back((node, addr), cluster, deadline).await {
+        // An empty one knows of no cluster.
+        if !is_missed(&layout) && told.is_some() && self.was_missed(node, deadline).await {
             return Ok(layout);
         }
         let missed = self.wait_until(deadline, is_missed).await?;
@@ -212,17 +218,11 @@ impl Client {
         Ok(layout)
     }
 
-    /// Whether a node in use is one that the cluster has missed before, and has what it needs: an empty one knows of no cluster.
-    async fn is_back(&self, at: (NodeId, SocketAddr), cluster: ClusterId, deadline: Time) -> bool {
-        let inner = &self.inner;
-        let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
-        let knows = known_to(&inner.env, at, until).await;
-        if !knows.is_ok_and(|known| known.is_some_and(|layout| layout.cluster == cluster)) {
-            return false;
-        }
-        let left = deadline.since(inner.env.now());
-        let before = inner.env.timeout(left, self.layouts()).await;
-        let is_out = |layout: &Rc<Layout>| layout.node(at.0).is_some_and(|node| node.state == NodeState::Out);
+    /// Whether the cluster has missed a node before, as far back as the nodes remember.
+    async fn was_missed(&self, node: NodeId, deadline: Time) -> bool {
+        let left = deadline.since(self.inner.env.now());
+        let before = self.inner.env.timeout(left, self.layouts()).await;
+        let is_out = |layout: &Rc<Layout>| layout.node(node).is_some_and(|node| node.state == NodeState::Out);
         before.is_ok_and(|layouts| layouts.is_ok_and(|layouts| layouts.iter().any(is_out)))
     }
 

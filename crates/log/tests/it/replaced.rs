@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sim::{LinkOptions, Sim, SimOptions};
-use ithaca_log::client::{Client, ClientOptions, MembersError};
+use ithaca_log::client::{Client, ClientOptions, FormError, Forming, MembersError, form};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, NodeOptions};
@@ -282,6 +282,24 @@ fn a_change_that_ran_out_of_time_after_the_last_replica_was_back_says_nothing_el
         let told = removing.join().await.expect("it ends");
         assert!(env.now().since(began) <= Duration::from_secs(20));
         assert!(matches!(told, Err(MembersError::Leaving { .. })), "{told:?}");
+    });
+}
+
+#[test]
+fn a_server_of_another_cluster_is_not_given_a_node_s_place_and_costs_no_epoch() {
+    // The cluster took a step for it, and was then told that a message cannot be decoded.
+    with_four(async |env, mut cluster| {
+        let (node, addr) = cluster.addrs[2];
+        cluster.kill(3);
+        let before = cluster.until(&env, "3 is out", |layout| is_out(layout, 3)).await;
+        cluster.wipe(3);
+        cluster.start(&env, 3, slow_to_copy).await;
+        let timeout = Duration::from_secs(5);
+        let alone = Forming { nodes: vec![(node, addr)], replicas: 1, min_replicas: 1, timeout };
+        let other = form(&env, &alone).await.expect("it is free").cluster;
+        let refused = FormError::Formed { node, addr, cluster: other };
+        assert_eq!(cluster.client.replace_node(node, addr).await, Err(MembersError::Node(refused)));
+        assert_eq!(cluster.client.layout().await.expect("known").epoch, before.epoch);
     });
 }
 
