@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ithaca_env::Time;
 use ithaca_env::task::{Ended, gather, race};
 
 use super::error::ErrorClass;
@@ -35,7 +34,7 @@ impl Client {
         let looking = async {
             loop {
                 inner.env.sleep(LOOK).await;
-                let found = inner.lost(inner.env.now() + PATIENCE).await;
+                let found = inner.lost().await;
                 lost.replace(found);
             }
         };
@@ -58,10 +57,11 @@ fn is_of_time(error: &MembersError) -> bool {
 }
 
 impl Inner {
-    /// The replicas of a stripe of the active range of which none is there by `until` with what it holds; none if no stripe is so, or nobody
-    /// tells the layout.
-    async fn lost(self: &Rc<Self>, until: Time) -> Vec<NodeId> {
-        let Ok(view) = self.view_by(until).await else { return Vec::new() };
+    /// The replicas of a stripe of the active range of which none is there with what it holds; none if no stripe is so, or nobody tells the
+    /// layout.
+    async fn lost(self: &Rc<Self>) -> Vec<NodeId> {
+        let Ok(view) = self.view_by(self.env.now() + PATIENCE).await else { return Vec::new() };
+        let until = self.env.now() + PATIENCE;
         let layout = &view.layout;
         let Some(active) = layout.ranges.last() else { return Vec::new() };
         let replicas = active.stripes.iter().flat_map(|stripe| stripe.replicas.iter().copied());
