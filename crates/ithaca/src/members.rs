@@ -37,6 +37,7 @@ impl From<MembersError> for Failure {
             MembersError::NotNow(_)
             | MembersError::Joining { .. }
             | MembersError::Leaving { .. }
+            | MembersError::Lost { .. }
             | MembersError::InUse { .. } => Self::unreachable(line),
             MembersError::Cluster(error) => error.into(),
             MembersError::Node(error) => error.into(),

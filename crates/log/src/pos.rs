@@ -33,7 +33,7 @@ number! {
 }
 number! {
     /// A node of a cluster; 0 means no node in particular.
-    NodeId, "n"
+    NodeId, ""
 }
 number! {
     /// One life of a node's process: it grows at each start.

@@ -177,7 +177,7 @@ fn what_cannot_be_added_or_removed_is_refused_with_one_line_that_says_why() {
     let third = Server::start(other_dir.path(), 3);
     cluster(&others, &format!("cluster add {}", third.name()), b"").expect(0);
     refused(&format!("cluster add {}", third.name()), 2, "belongs to cluster");
-    refused(&format!("cluster add 5={}", third.addr), 2, "refused: this is node n3");
+    refused(&format!("cluster add 5={}", third.addr), 2, "refused: this is node 3");
     refused("cluster remove 9", 1, "node 9 is none of the cluster");
 }
 

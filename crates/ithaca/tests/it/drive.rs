@@ -106,7 +106,7 @@ fn a_start_with_the_flags_from_before_a_change_goes_on_with_what_the_unit_has_no
     // Others than those are meant as they are: all that the unit has, or one line that says what is left out.
     let command = dev_command(&dir.path().join("data"), &["--drive", &a]);
     let told = run(command, b"").expect(2).stderr;
-    assert!(told.contains(&format!("unit n1 had {c} too")) && told.contains("or none"), "{told}");
+    assert!(told.contains(&format!("unit 1 had {c} too")) && told.contains("or none"), "{told}");
     let served = dev(dir.path(), &["--drive", &c, "--drive", &a, "--drive", &b]);
     assert_eq!(paths(&served), [a, c, b]);
 }

@@ -42,7 +42,7 @@ fn a_unit_has_one_log_on_several_drives_and_takes_one_more_at_a_start() {
     let told = refused(dir.path(), &["a", "b"], 2);
     assert!(told.contains("drive 3 of 3") && told.contains("is missing"), "{told}");
     let told = refused(dir.path(), &["a", "d", "c"], 2);
-    assert!(told.contains("/d: the drive of unit n1 is not there"), "{told}");
+    assert!(told.contains("/d: the drive of unit 1 is not there"), "{told}");
     assert!(!dir.path().join("d").exists(), "nothing was made");
     let dev = started(dir.path(), &["a", "b", "c"]);
     assert_eq!(dev.run("log read 1").expect(0).text(), "on three");
@@ -80,7 +80,7 @@ fn a_check_finds_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
         std::fs::rename(path(name), path(&format!("{name} elsewhere"))).expect("it is there");
     }
     let told = fsck(&["data"]).expect(2).stderr;
-    assert!(told.contains("no drive of unit n1 is at ") && told.contains("/a "), "{told}");
+    assert!(told.contains("no drive of unit 1 is at ") && told.contains("/a "), "{told}");
     let told = fsck(&["data", "b elsewhere", "a elsewhere"]).expect(0).text();
     assert_eq!(told.matches(" segments, ").count(), 2, "{told}");
 }

@@ -137,7 +137,7 @@ fn what_cannot_be_meant_is_wrong_usage_before_anything_is_reached() {
         ("stream read orders --from 5 --to 3", "--from 5 lies behind --to 3"),
         (
             "cluster init 1=127.0.0.1:0 2=127.0.0.1:0 1=127.0.0.1:0",
-            "cluster init: no such cluster: node n1 is out of order or listed twice",
+            "cluster init: no such cluster: node 1 is out of order or listed twice",
         ),
     ] {
         let arguments: Vec<&str> = line.split_whitespace().collect();

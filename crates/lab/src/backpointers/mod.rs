@@ -56,7 +56,7 @@ impl std::fmt::Display for BackError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Log(error) => error.fmt(f),
-            Self::Unit { node, pos, error } => write!(f, "writing position {pos} at {node}: {error}"),
+            Self::Unit { node, pos, error } => write!(f, "writing position {pos} at node {node}: {error}"),
             Self::Taken { pos } => write!(f, "position {pos} was filled before it was written"),
             Self::Header(error) => error.fmt(f),
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::connection::CallError;
-use crate::pos::{Epoch, LogPos, NodeId, StreamId, StreamPos};
+use crate::pos::{ClusterId, Epoch, LogPos, NodeId, StreamId, StreamPos};
 use crate::stream::ConflictKey;
 use crate::wire::Refusal;
 
@@ -188,6 +188,15 @@ pub enum ClientError {
         /// One of them.
         addr: SocketAddr,
     },
+    /// Endpoints are of two clusters, and neither's layout lists them all.
+    #[error(
+        "the endpoints belong to two clusters: {} at {}, {} at {}",
+        clusters[0].0, clusters[0].1, clusters[1].0, clusters[1].1
+    )]
+    TwoClusters {
+        /// Each, and an endpoint that is of it.
+        clusters: Box<[(ClusterId, SocketAddr); 2]>,
+    },
     /// No endpoint was given.
     #[error("no endpoint to connect to")]
     NoEndpoint,
@@ -307,7 +316,7 @@ impl ClientError {
         match self {
             Self::Unwritten { .. } | Self::Conflict { .. } | Self::TooOld { .. } => ErrorClass::No,
             Self::Streams(StreamsError::PastEnd { .. }) => ErrorClass::No,
-            Self::TooLarge { .. } | Self::Streams(_) => ErrorClass::Usage,
+            Self::TooLarge { .. } | Self::Streams(_) | Self::TwoClusters { .. } => ErrorClass::Usage,
             Self::Damaged { .. } => ErrorClass::Damaged,
             Self::Node { error: CallError::Refused(refusal), .. } => match refusal {
                 Refusal::Damaged { .. } => ErrorClass::Damaged,

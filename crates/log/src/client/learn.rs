@@ -1,9 +1,10 @@
 //! Learning the layout, and noticing that a call will not be answered.
 //!
 //! Every node knows the latest layout that it was told of, so all that the client has heard of are asked at the same time and
-//! the first answer counts; a newer one that comes later takes its place. A call that has stood for a while makes the client
-//! ask all of them for a newer one, which each tells as soon as it has it: if the cluster goes on without the node that was called, the
-//! call ends with [`Superseded`](CallError::Superseded) and is tried in the new layout, long before its deadline.
+//! the first answer counts, once it is known which cluster it is; a newer one that comes later takes its place. A call that has
+//! stood for a while makes the client ask all of them for a newer one, which each tells as soon as it has it: if the cluster goes on
+//! without the node that was called, the call ends with [`Superseded`](CallError::Superseded) and is tried in the new layout, long before
+//! its deadline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use ithaca_env::task::TaskHandle;
 use super::connection::{CallError, Connection, Identity};
 use super::error::{ClientError, Phase};
 use super::view::{View, connect_error};
+use super::which::Choice;
 use super::{Inner, Lookup};
 use crate::layout::Layout;
 use crate::limits;
@@ -45,8 +47,8 @@ pub(super) struct Learning {
     endpoints: Vec<SocketAddr>,
     /// How many more are being looked up.
     lookups: usize,
-    /// The cluster of the first layout that was seen. Nothing is taken from another one.
-    cluster: Option<ClusterId>,
+    /// Which cluster it is. Nothing is taken from another one.
+    choice: Choice,
     /// Nodes of the newest layout that was seen, whether it is in use or forgotten.
     nodes: Vec<(NodeId, SocketAddr)>,
     /// The epoch of that layout.
@@ -81,6 +83,11 @@ impl Learning {
             _ => {}
         }
         self.failed = error.cloned();
+    }
+
+    /// Which cluster it is, if that can be said by now, or has to be because the time for it `is_over`.
+    fn choose(&mut self, is_over: bool) -> Option<Result<ClusterId, ClientError>> {
+        self.choice.make(&self.endpoints, self.lookups, is_over)
     }
 
     /// Whether the newest layout that was seen has a node beside the one at `addr`.
@@ -121,7 +128,8 @@ impl Inner {
 
     /// The view, learned anew if there is none, by `deadline`.
     ///
-    /// Errors: `NoEndpoint` if lookups have found none; `NoCluster` if that is what every node says for a while; those of a call that was not answered.
+    /// Errors: `NoEndpoint` if lookups have found none; `TwoClusters`; `NoCluster` if that is what every node says for a while; those of a call that
+    /// was not answered.
     pub(super) async fn view_by(self: &Rc<Self>, deadline: Time) -> Result<View, ClientError> {
         let forming_until = self.env.now() + FORMING_PATIENCE;
         loop {
@@ -129,6 +137,7 @@ impl Inner {
             if let Some(view) = self.view() {
                 return Ok(view);
             }
+            self.check_one_cluster()?;
             if self.env.now() >= forming_until
                 && let Some(addr) = self.unformed(false)
             {
@@ -146,6 +155,11 @@ impl Inner {
                 self.pause(Phase::Layout, deadline, last).await?;
             }
         }
+    }
+
+    /// Errors: `TwoClusters` if endpoints were found to be of two clusters when the client began.
+    pub(super) fn check_one_cluster(&self) -> Result<(), ClientError> {
+        self.learning.borrow().choice.made().unwrap_or(Ok(ClusterId::UNKNOWN)).map(drop)
     }
 
     /// A node that belongs to no cluster, if that is what every node says that the client has heard of; with `beside_absent` those do not
@@ -220,7 +234,8 @@ impl Inner {
                 let Some(inner) = weak.upgrade() else { return };
                 inner.learning.borrow_mut().watched.remove(&addr);
                 if let Some((record, connection)) = told
-                    && inner.take_record(addr, &record, connection).is_ok()
+                    && let Ok(view) = inner.view_in(addr, &record)
+                    && inner.take(addr, view, connection).is_ok()
                 {
                     inner.settled.ring();
                 }
@@ -241,6 +256,17 @@ impl Inner {
         addr: SocketAddr,
         deadline: Time,
     ) -> Result<View, ClientError> {
+        let told = self.ask_layout(addr, deadline).await;
+        self.learning.borrow_mut().choice.hear(addr);
+        if self.learning.borrow().choice.made().is_none() {
+            self.choose_cluster(addr, told.as_ref().ok().map(|(view, _)| view), deadline).await?;
+        }
+        let (view, connection) = told?;
+        self.take(addr, view, connection)
+    }
+
+    /// Asks one node for the newest layout.
+    async fn ask_layout(&self, addr: SocketAddr, deadline: Time) -> Result<(View, Connection), ClientError> {
         let connection = self.connection_to(addr, deadline).await?;
         let asked = GetLayout { epoch: None };
         let answered = connection.call::<_, LayoutRecord>(&self.env, Epoch(0), &asked, deadline).await;
@@ -249,7 +275,23 @@ impl Inner {
             CallError::Refused(Refusal::NoLayout { .. }) if !is_formed => ClientError::NoCluster { addr },
             error => ClientError::Node { addr, epoch: Epoch(0), phase: Phase::Layout, error },
         })?;
-        self.take_record(addr, &record, connection)
+        Ok((self.view_in(addr, &record)?, connection))
+    }
+
+    /// The endpoint at `addr` has told this layout, or failed to, before it is known which cluster it is. Waits for that if it has told one.
+    async fn choose_cluster(
+        &self,
+        addr: SocketAddr,
+        told: Option<&View>,
+        deadline: Time,
+    ) -> Result<(), ClientError> {
+        let now = self.env.now();
+        let until = told.map(|view| self.learning.borrow_mut().choice.tell(addr, view, now));
+        self.settled.ring();
+        let Some(until) = until else { return Ok(()) };
+        let choose = |is_over| self.learning.borrow_mut().choose(is_over);
+        let chosen = self.env.timeout_at(deadline.min(until), self.settled.until(|| choose(false))).await;
+        chosen.ok().or_else(|| choose(true)).map_or(Ok(()), |chosen| chosen.map(drop))
     }
 
     /// A connection to whoever listens at `addr`: one that is open, or a new one.
@@ -259,32 +301,33 @@ impl Inner {
         if let Some(open) = open.filter(Connection::is_open) {
             return Ok(open);
         }
-        let cluster = self.learning.borrow().cluster.unwrap_or(ClusterId::UNKNOWN);
+        let cluster = self.learning.borrow().choice.cluster().unwrap_or(ClusterId::UNKNOWN);
         let who = Identity { client: self.greets_as(), node: NodeId(0), cluster };
         let opened = Connection::open(&self.env, addr, who, deadline).await;
         opened.map_err(|error| connect_error(addr, Epoch(0), error))
     }
 
-    /// Takes a layout that the node at `addr` has told over `connection`, if it is newer. What counts then.
-    fn take_record(
-        self: &Rc<Self>,
-        addr: SocketAddr,
-        told: &LayoutRecord,
-        connection: Connection,
-    ) -> Result<View, ClientError> {
-        let failed = |phase, error| ClientError::Node { addr, epoch: Epoch(0), phase, error };
+    /// The layout that the node at `addr` has told, if it is one that the client may use.
+    fn view_in(&self, addr: SocketAddr, told: &LayoutRecord) -> Result<View, ClientError> {
         let layout = Layout::decode(&told.record).map_err(|error| ClientError::BadLayout { addr, error })?;
         let epoch = layout.epoch;
         if let Some(asked) = self.options.only_epoch.filter(|&only| only != epoch) {
-            let refusal = Refusal::WrongEpoch { serving: epoch, asked };
-            return Err(failed(Phase::Layout, CallError::Refused(refusal)));
+            return Err(of_another(addr, epoch, Refusal::WrongEpoch { serving: epoch, asked }));
         }
-        let cluster = *self.learning.borrow_mut().cluster.get_or_insert(layout.cluster);
-        if layout.cluster != cluster {
-            let refusal = Refusal::WrongCluster { cluster: layout.cluster };
-            return Err(failed(Phase::Layout, CallError::Refused(refusal)));
+        View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })
+    }
+
+    /// Takes a layout that the node at `addr` has told over `connection`, if it is newer. What counts then.
+    fn take(
+        self: &Rc<Self>,
+        addr: SocketAddr,
+        view: View,
+        connection: Connection,
+    ) -> Result<View, ClientError> {
+        let cluster = view.layout.cluster;
+        if self.learning.borrow().choice.cluster() != Some(cluster) {
+            return Err(of_another(addr, view.layout.epoch, Refusal::WrongCluster { cluster }));
         }
-        let view = View::new(layout).ok_or(ClientError::BadAddress { addr, epoch })?;
         Ok(self.adopt(view, connection))
     }
 
@@ -360,4 +403,9 @@ impl Inner {
         }
         waiting
     }
+}
+
+/// What the node at `addr` has told is of another epoch or cluster than the client.
+fn of_another(addr: SocketAddr, epoch: Epoch, refusal: Refusal) -> ClientError {
+    ClientError::Node { addr, epoch, phase: Phase::Layout, error: CallError::Refused(refusal) }
 }

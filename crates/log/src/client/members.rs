@@ -67,6 +67,13 @@ pub enum MembersError {
         /// The cluster.
         cluster: ClusterId,
     },
+    /// Every replica of a stripe is gone, so that nobody can tell where the log ends: no layout is decided before one of them is there again
+    /// with its data.
+    #[error("nothing can be changed: {}", alone(nodes))]
+    Lost {
+        /// The replicas.
+        nodes: Vec<NodeId>,
+    },
     /// The node that is to be replaced is in use.
     #[error("node {} is in use: the cluster has not missed it in {waited:?}", node.0)]
     InUse {
@@ -103,6 +110,10 @@ impl Client {
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn add_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
+        self.unless_lost(self.add(node, addr)).await
+    }
+
+    async fn add(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
         let (inner, deadline) = (&self.inner, self.inner.deadline());
         let add = |offers: Roles| ChangeCluster::Add { node, address: addr.to_string(), offers };
         let layout = self.layout().await?;
@@ -150,6 +161,10 @@ impl Client {
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn remove_node(&self, node: NodeId) -> Result<Rc<Layout>, MembersError> {
+        self.unless_lost(self.remove(node)).await
+    }
+
+    async fn remove(&self, node: NodeId) -> Result<Rc<Layout>, MembersError> {
         let deadline = self.inner.deadline();
         let asked = ChangeCluster::Remove { node };
         let layout = self.layout().await?;
@@ -168,10 +183,14 @@ impl Client {
     /// that node: in a layout that counts on its copies it would serve what it does not have. Those who decide layouts decide one first in
     /// which it is none of them: most of them must be there, without it. Returns the layout that it was told of; it is used as soon as the
     /// others hear it. A node that the cluster has missed, as far back as the nodes remember, and that is in use again and knows that, is left
-    /// alone: the layout that is returned has it in use.
+    /// alone: the layout that is returned has it in use. A server that does not answer, or belongs to another cluster, costs the cluster nothing.
     ///
     /// Errors: see [`MembersError`]. Dropped or failed, it may be called again.
     pub async fn replace_node(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
+        self.unless_lost(self.replace(node, addr)).await
+    }
+
+    async fn replace(&self, node: NodeId, addr: SocketAddr) -> Result<Rc<Layout>, MembersError> {
         let (inner, deadline) = (&self.inner, self.inner.deadline());
         let layout = self.layout().await?;
         let cluster = layout.cluster;
@@ -180,8 +199,14 @@ impl Client {
         if known != address {
             return Err(MembersError::Change(ChangeError::OtherAddress { node, known, address }));
         }
+        // Nothing is changed for a server that cannot take its place.
+        let told = known_to(&inner.env, (node, addr), deadline).await?;
+        if let Some(other) = told.as_ref().filter(|told| told.cluster != cluster) {
+            return Err(FormError::Formed { node, addr, cluster: other.cluster }.into());
+        }
         let is_missed = |layout: &Layout| layout.in_use().all(|used| used != node);
-        if !is_missed(&layout) && self.is_back((node, addr), cluster, deadline).await {
+        // An empty one knows of no cluster.
+        if !is_missed(&layout) && told.is_some() && self.was_missed(node, deadline).await {
             return Ok(layout);
         }
         let missed = self.wait_until(deadline, is_missed).await?;
@@ -193,17 +218,11 @@ impl Client {
         Ok(layout)
     }
 
-    /// Whether a node in use is one that the cluster has missed before, and has what it needs: an empty one knows of no cluster.
-    async fn is_back(&self, at: (NodeId, SocketAddr), cluster: ClusterId, deadline: Time) -> bool {
-        let inner = &self.inner;
-        let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
-        let knows = known_to(&inner.env, at, until).await;
-        if !knows.is_ok_and(|known| known.is_some_and(|layout| layout.cluster == cluster)) {
-            return false;
-        }
-        let left = deadline.since(inner.env.now());
-        let before = inner.env.timeout(left, self.layouts()).await;
-        let is_out = |layout: &Rc<Layout>| layout.node(at.0).is_some_and(|node| node.state == NodeState::Out);
+    /// Whether the cluster has missed a node before, as far back as the nodes remember.
+    async fn was_missed(&self, node: NodeId, deadline: Time) -> bool {
+        let left = deadline.since(self.inner.env.now());
+        let before = self.inner.env.timeout(left, self.layouts()).await;
+        let is_out = |layout: &Rc<Layout>| layout.node(node).is_some_and(|node| node.state == NodeState::Out);
         before.is_ok_and(|layouts| layouts.is_ok_and(|layouts| layouts.iter().any(is_out)))
     }
 
@@ -213,7 +232,7 @@ impl Client {
     /// Errors: see [`MembersError`]; a count of 0, or above what is wanted, is no layout.
     pub async fn set_min_replicas(&self, count: u16) -> Result<Rc<Layout>, MembersError> {
         let asked = ChangeCluster::MinReplicas { count };
-        self.change_cluster(&asked, Epoch(0), self.inner.deadline()).await
+        self.unless_lost(self.change_cluster(&asked, Epoch(0), self.inner.deadline())).await
     }
 
     /// Has the cluster decide a layout that is as `asked`; returns the first such layout that is known, of the epoch `from` or a later one.
@@ -311,6 +330,21 @@ fn refused(layout: &Layout, change: &Change, error: ChangeError) -> MembersError
         true => MembersError::NotNow(error),
         false => MembersError::Change(error),
     }
+}
+
+/// That only these nodes may hold what was acknowledged last, in words.
+fn alone(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+    let Some((last, others @ [_, ..])) = names.split_last() else {
+        let node = names.concat();
+        return format!(
+            "node {node} alone may hold entries that were acknowledged, and is not there with its data; start it with that"
+        );
+    };
+    let others = others.join(", ");
+    format!(
+        "nodes {others} and {last} alone may hold entries that were acknowledged, and none is there with its data; start one of them with that"
+    )
 }
 
 /// What a node of the cluster is doing, in a word: `up`, `joining`, `copying`, `full` or `leaving`, as far as `layout` tells.

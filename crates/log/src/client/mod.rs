@@ -16,6 +16,7 @@ mod form;
 mod forward;
 mod learn;
 mod look_back;
+mod lost;
 mod members;
 mod names;
 mod observer;
@@ -33,6 +34,7 @@ mod tests;
 mod tokens;
 mod view;
 mod watch;
+mod which;
 mod write;
 
 use std::cell::{Cell, RefCell};
@@ -192,6 +194,9 @@ struct Inner {
 
 impl Client {
     /// Reaches one of the endpoints and learns the layout, within the options' timeout.
+    ///
+    /// Errors: `TwoClusters` if endpoints are of another cluster than the others, but for those that these others' layout lists; endpoints that
+    /// no layout lists are waited for 100 ms at the most, after the first layout. `NoEndpoint`, `NoCluster`, or what kept it from being reached.
     pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
         Self::connect_by(env, options, Vec::new()).await
     }

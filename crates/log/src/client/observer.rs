@@ -39,7 +39,8 @@ pub struct Observer {
 impl Observer {
     /// Learns the layout from the first endpoint that answers; all are asked at the same time, once.
     ///
-    /// Errors: `NoEndpoint`; if none answers within the options' timeout, the error of the last endpoint.
+    /// Errors: `NoEndpoint`; `TwoClusters`, as for [`Client::connect`](super::Client::connect); if none answers within the options'
+    /// timeout, the error of the last endpoint.
     pub async fn connect(env: &Env, options: ClientOptions) -> Result<Self, ClientError> {
         Self::connect_by(env, options, Vec::new()).await
     }
@@ -63,6 +64,7 @@ impl Observer {
         };
         let asking = endpoints.into_iter().map(&ask).collect();
         let asked = gather(asking, |answer| matches!(answer, Some(Ok(_)))).await;
+        inner.check_one_cluster()?;
         match asked.into_iter().flatten().flatten().reduce(|one, other| one.or(other)) {
             None => Err(ClientError::NoEndpoint),
             Some(Err(error)) => Err(error),

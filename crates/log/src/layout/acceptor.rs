@@ -284,7 +284,7 @@ impl Acceptor {
     fn learn(&mut self, to: ReplyTo, layout: Layout, effects: &mut Vec<Effect>) {
         let other = self.decided.iter().any(|decided| decided.epoch == layout.epoch && *decided != layout);
         let malformed = other.then_some(Refusal::Malformed { kind: Kind::Learn as u16 });
-        if let Some(refusal) = malformed.or_else(|| self.malformed(&layout, Kind::Learn)) {
+        if let Some(refusal) = self.malformed(&layout, Kind::Learn).or(malformed) {
             return effects.push(Effect::Reply { to, answer: Answer::Refused(refusal) });
         }
         if layout.epoch <= self.latest_epoch() {
@@ -344,8 +344,10 @@ impl Acceptor {
 
     /// Why `layout` cannot come from a node of this cluster that works as it should.
     fn malformed(&self, layout: &Layout, kind: Kind) -> Option<Refusal> {
-        let stranger = ![ClusterId::UNKNOWN, layout.cluster].contains(&self.cluster);
-        (stranger || layout.validate().is_err()).then_some(Refusal::Malformed { kind: kind as u16 })
+        if ![ClusterId::UNKNOWN, layout.cluster].contains(&self.cluster) {
+            return Some(Refusal::WrongCluster { cluster: self.cluster });
+        }
+        layout.validate().is_err().then_some(Refusal::Malformed { kind: kind as u16 })
     }
 
     /// Whether nobody else decides the next epoch, or, if it is the first, nobody else that `first` names.

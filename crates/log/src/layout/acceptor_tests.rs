@@ -175,8 +175,12 @@ fn an_acceptor_refuses_what_does_not_follow_and_what_it_has_no_part_in() {
     let before = first(3);
     let mut acceptor = learned(&before, Planted::NONE);
     let stranger = Layout { cluster: ClusterId(8), ..before.next_epoch(LogPos(5)) };
+    let belongs = format!("1 the node belongs to cluster {}", ClusterId(7));
+    assert_eq!(step(&mut acceptor, accept(1, 1, &stranger)), [belongs.as_str()]);
+    for told in [stranger, Layout { cluster: ClusterId(8), ..first(3) }] {
+        assert_eq!(step(&mut acceptor, learn(1, &told)), [belongs.as_str()]);
+    }
     let malformed = "1 a message of kind 0x0011 cannot be decoded";
-    assert_eq!(step(&mut acceptor, accept(1, 1, &stranger)), [malformed]);
     let untold = Layout { tails: Vec::new(), ..before.next_epoch(LogPos(5)) };
     assert_eq!(step(&mut acceptor, accept(1, 1, &untold)), [malformed]);
     let mut outside = Acceptor::new(NodeId(9), Planted::NONE);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ithaca_log::client::{Client, ClientOptions, EntryKind, Observer};
 use ithaca_log::pos::LogPos;
-use ithaca_log::server::LocalCluster;
+use ithaca_log::server::{LocalCluster, LocalOptions};
 use tempfile::TempDir;
 
-use crate::worlds::{append, connect, entry, options, read_all, run, start};
+use crate::worlds::{append, connect, entry, options, read_all, restart, run, start};
 
 #[test]
 fn entries_take_positions_in_the_order_of_the_calls_and_read_back_the_same() {
@@ -156,11 +156,15 @@ fn a_client_stays_with_the_cluster_that_it_found_first() {
         for dir in [dir.path(), other_dir.path()] {
             clusters.push(LocalCluster::start(&env, options(dir, 1)).await.expect("it starts"));
         }
-        let endpoints = clusters.iter().map(|cluster| cluster.addrs()[0]).collect();
+        let endpoints: Vec<SocketAddr> = clusters.iter().map(|cluster| cluster.addrs()[0]).collect();
+        // At an endpoint of the other one nobody is when the client begins.
+        let second = LocalOptions { listen: endpoints[1], ..options(other_dir.path(), 1) };
+        clusters.pop().expect("there are two").stop().await;
         let timeout = Duration::from_secs(2);
         let connected =
             Client::connect(&env, ClientOptions { endpoints, timeout, ..ClientOptions::default() });
-        let client = connected.await.expect("both serve");
+        let client = connected.await.expect("one serves");
+        clusters.push(restart(&env, second).await);
         client.append(entry(0)).await.expect("appended");
         let found = client.layout().await.expect("known").cluster;
         let at = clusters.iter().position(|cluster| cluster.layout().cluster == found).expect("one of them");

@@ -21,6 +21,7 @@
 //! * `roles`: nodes that do not everything, in simulated time.
 //! * `stream_waits`: following a stream, and what is asked for it.
 //! * `streams`: reading streams.
+//! * `two_clusters`: clients whose endpoints are not all of one cluster.
 //! * `whole`: batches that go whole to the sequencer.
 //! * `repair`: copies that were lost, and come from another replica.
 //! * `wrong_numbers`: one message with a wrong number ends nothing for the others.
@@ -51,6 +52,7 @@ mod roles;
 mod stream_appends;
 mod stream_waits;
 mod streams;
+mod two_clusters;
 mod whole;
 mod worlds;
 mod wrong_numbers;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use ithaca_env::Env;
 use ithaca_env::sim::{LinkOptions, Sim, SimOptions};
-use ithaca_log::client::{Client, ClientOptions, MembersError};
+use ithaca_log::client::{Client, ClientOptions, FormError, Forming, MembersError, form};
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::pos::{LogPos, NodeId};
-use ithaca_log::server::NodeOptions;
+use ithaca_log::server::{ClusterNode, NodeOptions};
 
 use crate::nodes::{Cluster, listed, node_options};
 use crate::worlds::run;
@@ -217,6 +217,89 @@ fn a_node_that_was_replaced_already_is_left_alone_and_one_that_is_empty_is_waite
             assert!(!is_out(&again, 3) && again.epoch == before.epoch, "{again:?}");
         }
         append(&cluster.client, 10..20).await;
+    });
+}
+
+/// A node that copies next to nothing.
+fn slow_to_copy(dir: &std::path::Path, id: u64) -> NodeOptions {
+    NodeOptions { rebuild_bytes_per_second: 1, ..node_options(dir, id, SEGMENTS) }
+}
+
+/// Runs `test` with four such nodes of one cluster, two copies of each entry, in simulated time.
+fn with_four(test: impl AsyncFnOnce(Env, Cluster) + 'static) {
+    let sim = Sim::new(1);
+    let process = sim.process("nodes", [10, 0, 0, 1].into());
+    let env = sim.env(process);
+    sim.block_on(process, async move {
+        let cluster = Cluster::form(&env, 4, 2, slow_to_copy).await;
+        append(&cluster.client, 0..10).await;
+        test(env, cluster).await;
+    });
+}
+
+#[test]
+fn a_change_that_waits_for_the_last_replica_of_a_stripe_names_it() {
+    // It was said that time was over, or that a node is in use that had lost everything: nothing of what to do.
+    with_four(async |env, mut cluster| {
+        let fifth = tempfile::TempDir::new().expect("a directory");
+        let fifth = ClusterNode::start(&env, slow_to_copy(fifth.path(), 5)).await.expect("it starts");
+        let lost = MembersError::Lost { nodes: [3, 4].map(NodeId).to_vec() };
+        let before = cluster.client.layout().await.expect("known").epoch;
+        cluster.kill(3);
+        cluster.kill(4);
+        let (client, addrs) = (cluster.client.clone(), cluster.addrs.clone());
+        assert_eq!(client.set_min_replicas(2).await, Err(lost.clone()));
+        assert_eq!(client.remove_node(NodeId(4)).await, Err(lost.clone()));
+        assert_eq!(client.add_node(NodeId(5), fifth.addr()).await, Err(lost.clone()));
+        // Servers that know nothing take nobody's place.
+        for id in [3, 4] {
+            cluster.wipe(id);
+            cluster.start(&env, id, slow_to_copy).await;
+        }
+        let began = env.now();
+        assert_eq!(client.replace_node(NodeId(3), addrs[2].1).await, Err(lost.clone()));
+        assert!(env.now().since(began) <= client.timeout());
+        assert_eq!(client.layout().await.expect("known").epoch, before);
+        assert_eq!(
+            lost.to_string(),
+            "nothing can be changed: nodes 3 and 4 alone may hold entries that were acknowledged, and none is there \
+             with its data; start one of them with that"
+        );
+    });
+}
+
+#[test]
+fn a_change_that_ran_out_of_time_after_the_last_replica_was_back_says_nothing_else() {
+    // Who comes back a moment before the end would be said to be gone.
+    with_four(async |env, mut cluster| {
+        let client = client_of(&env, &cluster, 1, Duration::from_secs(20)).await;
+        let began = env.now();
+        cluster.kill(3);
+        cluster.kill(4);
+        let removing = env.spawn(async move { client.remove_node(NodeId(1)).await });
+        env.sleep(Duration::from_secs(5)).await;
+        cluster.start(&env, 3, slow_to_copy).await;
+        let told = removing.join().await.expect("it ends");
+        assert!(env.now().since(began) <= Duration::from_secs(20));
+        assert!(matches!(told, Err(MembersError::Leaving { .. })), "{told:?}");
+    });
+}
+
+#[test]
+fn a_server_of_another_cluster_is_not_given_a_node_s_place_and_costs_no_epoch() {
+    // The cluster took a step for it, and was then told that a message cannot be decoded.
+    with_four(async |env, mut cluster| {
+        let (node, addr) = cluster.addrs[2];
+        cluster.kill(3);
+        let before = cluster.until(&env, "3 is out", |layout| is_out(layout, 3)).await;
+        cluster.wipe(3);
+        cluster.start(&env, 3, slow_to_copy).await;
+        let timeout = Duration::from_secs(5);
+        let alone = Forming { nodes: vec![(node, addr)], replicas: 1, min_replicas: 1, timeout };
+        let other = form(&env, &alone).await.expect("it is free").cluster;
+        let refused = FormError::Formed { node, addr, cluster: other };
+        assert_eq!(cluster.client.replace_node(node, addr).await, Err(MembersError::Node(refused)));
+        assert_eq!(cluster.client.layout().await.expect("known").epoch, before.epoch);
     });
 }
 
