@@ -240,7 +240,9 @@ impl ObjectError {
             Self::Remote { refused, .. } => match refused {
                 Refused::Unavailable { .. } => ErrorClass::Unavailable,
                 Refused::Stopped { .. } => ErrorClass::Damaged,
-                Refused::Trimmed { .. } | Refused::Forgotten { .. } | Refused::NotYet { .. } => ErrorClass::No,
+                Refused::Trimmed { .. } | Refused::Forgotten { .. } | Refused::NotYet { .. } => {
+                    ErrorClass::No
+                }
                 _ => ErrorClass::Usage,
             },
             Self::TooLarge { .. }
