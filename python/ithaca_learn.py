@@ -158,9 +158,16 @@ class Learner:
 
 def newest(told: dict[str, Layout]) -> Layout:
     """The newest of the layouts that these endpoints have told of. Raises `ValueError` if they are of different clusters: whose entries are
-    meant nobody knows then."""
-    clusters = {layout.cluster: address for address, layout in told.items()}
-    if len(clusters) > 1:
+    meant nobody knows then. An endpoint does not count that tells of another cluster than a layout which lists it: its address was given to
+    that one's server since."""
+
+    def is_meant(layout: Layout) -> bool:
+        others = {address for address, other in told.items() if other.cluster != layout.cluster}
+        return others <= {node.address for node in layout.nodes.values()}
+
+    meant = [layout for layout in told.values() if is_meant(layout)]
+    if not meant:
+        clusters = {layout.cluster: address for address, layout in told.items()}
         listed = ", ".join(f"{address} of {cluster:032x}" for cluster, address in clusters.items())
         raise ValueError(f"endpoints of different clusters: {listed}")
-    return max(told.values(), key=lambda layout: layout.epoch)
+    return max(meant, key=lambda layout: layout.epoch)

@@ -200,6 +200,13 @@ class Learning(unittest.TestCase):
             for node, cluster in ((one, CLUSTER), (other, 0xABC)):
                 self.assertIn(f"{node.address} of {cluster:032x}", str(refused.exception))
 
+    def test_an_endpoint_that_was_given_to_another_cluster_does_not_count(self) -> None:
+        one, other = self.node(), self.node(0xABC)
+        one.answers = telling(layout(1, 1, [one.address, other.address]), wire.GET_LAYOUT)
+        other.answers = telling(layout(9, 1, [other.address], 0xABC), wire.GET_LAYOUT)
+        for nodes in ((one, other), (other, one)):
+            self.assertEqual(self.connected(*nodes).layout.cluster, CLUSTER)
+
     def test_a_client_takes_nothing_of_another_cluster(self) -> None:
         # One of its nodes' addresses was given to another cluster's since.
         one, other = self.node(), self.node(0xABC)
