@@ -7,6 +7,7 @@ mod bench;
 mod cli;
 mod client;
 mod cluster;
+mod complaints;
 mod config;
 mod drive;
 mod dump;
@@ -33,10 +34,13 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use ithaca_log::pos::NodeId;
 
 use cli::{Cli, ClusterCommand, Command, ConfigCommand, EndpointError, LogLevel};
+use complaints::Complaints;
 use failure::Failure;
 use output::Output;
 
@@ -132,6 +136,8 @@ fn start_tracing(level: LogLevel) {
         .with_target(false)
         // An event that cannot be written is left out; to complain of it on stderr too would end the process.
         .log_internal_errors(false)
+        .finish()
+        .with(Complaints::default())
         .init();
 }
 

@@ -1,6 +1,7 @@
 //! What the process costs.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -9,6 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 pub fn cpu_us() -> u64 {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     u64::try_from(spent.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(spent.tv_nsec).unwrap_or(0) / 1_000
+}
+
+/// Time that only goes on, since a moment before the process began.
+pub fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// Resident memory of this process in bytes; 0 if the system does not say.
