@@ -29,10 +29,10 @@ pub enum Victims {
 pub(crate) struct Candidate {
     pub(crate) segment: u32,
     pub(crate) lap: u64,
-    /// Bytes that its live records would take elsewhere, about.
-    pub(crate) live_bytes: u64,
-    /// The rest of its room: of records that are released, and of small groups, whose blocks are not full.
-    pub(crate) gain_bytes: u64,
+    /// What is to be moved, about, in the unit of all candidates.
+    pub(crate) live: u64,
+    /// What that gives.
+    pub(crate) gain: u64,
 }
 
 impl Victims {
@@ -55,7 +55,7 @@ impl Candidate {
     /// Room that comes free, times how long it will stay so, for what is read and written.
     fn benefit(&self, newest_lap: u64) -> f64 {
         let age = newest_lap.saturating_sub(self.lap) + 1;
-        let (live, gain) = (self.live_bytes as f64, self.gain_bytes as f64);
+        let (live, gain) = (self.live as f64, self.gain as f64);
         gain * age as f64 / (2.0 * live + gain)
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn choose(policy: Victims, candidates: &[(u64, u64, u64)]) -> Option<u64> {
-        let of = |&(lap, live_bytes, gain_bytes)| Candidate { segment: 0, lap, live_bytes, gain_bytes };
+        let of = |&(lap, live, gain)| Candidate { segment: 0, lap, live, gain };
         policy.choose(candidates.iter().map(of), 10).map(|it| it.lap)
     }
 

@@ -30,9 +30,11 @@ impl ClosedSegment {
         Self { directory_offset: 0, directory_bytes: 0, directory_checksum: 0, ..self }
     }
 
-    /// Bytes that its records take in large groups, about.
-    pub(crate) fn packed_bytes(&self) -> u64 {
-        self.data_bytes.saturating_add(self.record_count.saturating_mul(RECORD_OVERHEAD_BYTES))
+    /// Bytes that those of its records take in large groups, about, that are `live`, where so many others are `dead`.
+    pub(crate) fn packed_bytes(&self, live: u64, dead: u64) -> u64 {
+        let all_bytes =
+            self.data_bytes.saturating_add(self.record_count.saturating_mul(RECORD_OVERHEAD_BYTES));
+        (all_bytes as f64 * live as f64 / (live as f64 + dead as f64).max(1.0)) as u64
     }
 
     /// Whether all that it holds, or can have held, is among the released keys.

@@ -225,8 +225,11 @@ impl Core {
         chosen.map(|it| (it.segment, it.lap))
     }
 
+    /// Segments that give room, each with what is to be moved of it and what that gives: records, or bytes where room is needed most. Then
+    /// what small groups leave empty counts too, which is not worth it before; and a file that can still grow does so first.
     fn candidates(&self) -> impl Iterator<Item = Candidate> {
-        let (free_bytes, is_urgent) = (self.free_bytes(), self.is_cleaning_urgent());
+        let packs = self.is_cleaning_urgent() && !self.can_grow();
+        let free_bytes = self.free_bytes();
         self.catalog.all_closed().filter_map(move |(segment, closed)| {
             let (live, dead) = self.estimate(closed);
             let is_passed = match self.cleaner.passed.get(&closed.lap) {
@@ -237,19 +240,13 @@ impl Core {
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
             let is_copied = self.cleaner.copied.contains(&(segment, closed.lap));
             let usable_bytes = self.geometry.usable_bytes;
-            let live_part = live as f64 / (live + dead).max(1) as f64;
-            let live_bytes = (closed.packed_bytes().min(usable_bytes) as f64 * live_part) as u64;
-            let gain_bytes = usable_bytes - live_bytes;
-            // Groups of one small append each leave half of their blocks empty, or more: the copies share theirs. That is not worth
-            // it before room is needed.
-            let packs = closed.record_count > 0 && gain_bytes >= usable_bytes / CLEAN_PACK_MIN;
-            let gives_room = dead > 0 || is_urgent && packs;
-            (gives_room && !is_passed && !is_leaving && !is_copied).then_some(Candidate {
-                segment,
-                lap: closed.lap,
-                live_bytes,
-                gain_bytes,
-            })
+            let packed_bytes = closed.packed_bytes(live, dead).min(usable_bytes);
+            let is_loose =
+                closed.record_count > 0 && packed_bytes <= usable_bytes - usable_bytes / CLEAN_PACK_MIN;
+            let gives_room = dead > 0 || packs && is_loose;
+            let (live, gain) = if packs { (packed_bytes, usable_bytes - packed_bytes) } else { (live, dead) };
+            let candidate = Candidate { segment, lap: closed.lap, live, gain };
+            (gives_room && !is_passed && !is_leaving && !is_copied).then_some(candidate)
         })
     }
 
