@@ -84,8 +84,8 @@ pub const CLEAN_READ_EXCESS: u64 = 8;
 pub const CLEAN_RUNS_MAX: usize = 32_768;
 /// A segment is cleaned for room only if that gives one part of so many of it.
 pub const CLEAN_GAIN_MIN: u64 = 8;
-/// Where room is needed most, a segment of which nothing is released is cleaned if its small groups, packed together, give one part of so many of it: more than groups
-/// of copies leave empty, so that none is packed twice.
+/// Where room is needed most, a segment of which nothing is released is cleaned if its small groups, packed together, give one part of so
+/// many of it: more than groups of copies leave empty, so that none is packed twice.
 pub const CLEAN_PACK_MIN: u64 = 4;
 /// A segment that gave too little room is looked at again when one more part of so many of its keys is garbage.
 pub const CLEAN_AGAIN_PART: u64 = 16;

@@ -36,12 +36,13 @@ pub(crate) struct Candidate {
 }
 
 impl Victims {
-    /// The segment to clean next, when `newest_lap` is the highest lap in use.
+    /// The segment to clean next, when `newest_lap` is the highest lap in use. One that gives nothing is none.
     pub(crate) fn choose(
         self,
         candidates: impl Iterator<Item = Candidate>,
         newest_lap: u64,
     ) -> Option<Candidate> {
+        let candidates = candidates.filter(|it| it.gain > 0);
         match self {
             Self::HeadOfLog => candidates.min_by_key(|it| it.lap),
             Self::CostBenefit => {
@@ -70,14 +71,15 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_the_log_is_the_oldest() {
-        assert_eq!(choose(Victims::HeadOfLog, &[(5, 0, 9), (3, 8, 1)]), Some(3));
-        assert_eq!(choose(Victims::HeadOfLog, &[]), None);
+    fn the_head_of_the_log_is_the_oldest_that_gives_anything() {
+        assert_eq!(choose(Victims::HeadOfLog, &[(5, 0, 9), (3, 8, 1), (2, 9, 0)]), Some(3));
+        assert_eq!(choose(Victims::HeadOfLog, &[(2, 9, 0)]), None);
     }
 
     #[test]
     fn cost_and_benefit_prefer_what_is_empty_and_among_equals_what_is_old() {
         assert_eq!(choose(Victims::CostBenefit, &[(5, 5, 5), (8, 1, 9)]), Some(8));
         assert_eq!(choose(Victims::CostBenefit, &[(5, 5, 5), (8, 5, 5)]), Some(5));
+        assert_eq!(choose(Victims::CostBenefit, &[(5, 5, 0)]), None);
     }
 }

@@ -30,10 +30,11 @@ impl ClosedSegment {
         Self { directory_offset: 0, directory_bytes: 0, directory_checksum: 0, ..self }
     }
 
-    /// Bytes that those of its records take in large groups, about, that are `live`, where so many others are `dead`.
-    pub(crate) fn packed_bytes(&self, live: u64, dead: u64) -> u64 {
-        let all_bytes =
-            self.data_bytes.saturating_add(self.record_count.saturating_mul(RECORD_OVERHEAD_BYTES));
+    /// Bytes that those of its records take in large groups, about, that are `live`, where so many others are `dead`, and `most_bytes` is what
+    /// all of them can take.
+    pub(crate) fn packed_bytes(&self, live: u64, dead: u64, most_bytes: u64) -> u64 {
+        let overhead_bytes = self.record_count.saturating_mul(RECORD_OVERHEAD_BYTES);
+        let all_bytes = self.data_bytes.saturating_add(overhead_bytes).min(most_bytes);
         (all_bytes as f64 * live as f64 / (live as f64 + dead as f64).max(1.0)) as u64
     }
 

@@ -12,6 +12,7 @@ use super::open::wipe_segment;
 use super::remade::Remade;
 use super::victim::{Measured, Victim};
 use crate::cache::{FooterPart, PartKey};
+use crate::catalog::Located;
 use crate::core::{Cause, PassedBy};
 use crate::error::{AppendError, ChainError, ReadError};
 use crate::limits::REFUSED_REST;
@@ -237,7 +238,8 @@ impl Inner {
         }
         let victim = self.victim(segment, lap, cause).await?;
         let Measured { needed_bytes, least_bytes, live, runs } = self.measure(&victim).await?;
-        if !frees_damaged && runs.as_ref().is_some_and(|runs| self.core.borrow().is_harm_among(runs)) {
+        let is_harmed = |runs: &Vec<Located>| self.core.borrow().is_harm_among(segment, runs);
+        if !frees_damaged && runs.as_ref().is_some_and(is_harmed) {
             return Err(Unclean::PassedBy(PassedBy::Damaged));
         }
         let begin = || {

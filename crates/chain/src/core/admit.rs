@@ -204,10 +204,10 @@ impl Core {
         let fits_alone = self.free_bytes_alone() >= needed - self.queued_cost;
         let fits = free_bytes >= needed || self.queued_cost == 0 && fits_alone;
         let is_data = kept == self.options.reserve_segments;
-        if is_data && self.cleaner.is_awaited == fits {
-            self.cleaner.is_awaited = !fits;
+        if is_data {
             // What gave too little before may do now.
-            self.cleaner.is_due |= !fits;
+            self.cleaner.is_due |= !fits && !self.cleaner.is_awaited;
+            self.cleaner.is_awaited = !fits;
         }
         if fits {
             return Ok(());

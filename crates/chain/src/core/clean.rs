@@ -240,7 +240,7 @@ impl Core {
             let is_leaving = !self.catalog.space.is_open(link_of(segment));
             let is_copied = self.cleaner.copied.contains(&(segment, closed.lap));
             let usable_bytes = self.geometry.usable_bytes;
-            let packed_bytes = closed.packed_bytes(live, dead).min(usable_bytes);
+            let packed_bytes = closed.packed_bytes(live, dead, usable_bytes);
             let is_loose =
                 closed.record_count > 0 && packed_bytes <= usable_bytes - usable_bytes / CLEAN_PACK_MIN;
             let gives_room = dead > 0 || packs && is_loose;
@@ -312,14 +312,14 @@ impl Core {
         has_holes || self.catalog.damage.iter().any(|it| it.segment == segment && it.is_of_groups())
     }
 
-    /// Whether data of one of these runs is known to be harmed: the others would be moved in vain.
-    pub(crate) fn is_harm_among(&self, runs: &[Located]) -> bool {
+    /// Whether data of one of these runs of a segment is known to be harmed: the others would be moved in vain.
+    pub(crate) fn is_harm_among(&self, segment: u32, runs: &[Located]) -> bool {
         let is_in = |it: &Damage, located: &Located| {
             let (data, end) = (located.run.data_range(), u64::from(it.offset) + u64::from(it.bytes));
-            located.segment == it.segment && data.start < end && u64::from(it.offset) < data.end
+            data.start < end && u64::from(it.offset) < data.end
         };
-        let of_data = |it: &&Damage| matches!(it.kind, DamageKind::Data { .. });
-        let mut harmed = self.catalog.damage.iter().filter(of_data);
+        let is_of_data = |it: &Damage| it.segment == segment && matches!(it.kind, DamageKind::Data { .. });
+        let mut harmed = self.catalog.damage.iter().filter(|it| is_of_data(it));
         harmed.any(|it| runs.iter().any(|located| is_in(it, located)))
     }
 
