@@ -375,6 +375,18 @@ pub enum ClusterCommand {
         #[arg(value_name = "ID")]
         node: u64,
     },
+    /// Go on without nodes that are gone for good, where the cluster cannot by itself; what they alone held is lost
+    #[command(
+        after_help = "Example:\n  ithaca cluster give-up 2 3\n\nFor a cluster that has lost a majority of the nodes that decide, or all \
+                      copies of something. All other nodes must run, and no node that is named may answer them. Never start one \
+                      that was given up with its data again. Programs that are connected have to connect anew. Exit 1 where a node \
+                      is no member, 2 where it is there or the others go on without it."
+    )]
+    GiveUp {
+        /// The ids of all nodes that are gone
+        #[arg(value_name = "ID", required = true, value_delimiter = ',')]
+        nodes: Vec<u64>,
+    },
     /// Change what the cluster asks of an append
     #[command(
         after_help = "Example:\n  ithaca cluster set --min-replicas 1\n\nWith fewer nodes in use than that nothing is \

@@ -71,6 +71,7 @@ fn run(arguments: &[OsString]) -> Result<(), Failure> {
         Command::Cluster(ClusterCommand::Remove { node }) => {
             members::remove(&cli.global, NodeId(*node), &mut out)
         }
+        Command::Cluster(ClusterCommand::GiveUp { nodes }) => members::give_up(&cli.global, nodes, &mut out),
         Command::Cluster(ClusterCommand::Set { min_replicas }) => {
             members::set(&cli.global, *min_replicas, &mut out)
         }

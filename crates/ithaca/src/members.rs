@@ -1,13 +1,17 @@
 //! `ithaca cluster init`, `add`, `remove`, `set`, `replace`, `layout`: who belongs to a cluster of servers.
 
 use ithaca_env::real;
-use ithaca_log::client::{CallError, FormError, Forming, MembersError, form};
+use ithaca_env::task::gather;
+use ithaca_log::client::{
+    CallError, FormError, Forming, GivingUp, LossError, MembersError, form, give_up as give_up_nodes,
+};
 use ithaca_log::layout::{Layout, NodeState};
+use ithaca_log::planted::Planted;
 use ithaca_log::pos::NodeId;
 use ithaca_log::wire::Refusal;
 
 use crate::cli::{Endpoint, Global, InitArgs};
-use crate::client::{address_of, with_client};
+use crate::client::{address_of, told_at, with_client};
 use crate::cluster::range_json;
 use crate::failure::Failure;
 use crate::json::{Object, array};
@@ -41,6 +45,24 @@ impl From<MembersError> for Failure {
             | MembersError::InUse { .. } => Self::unreachable(line),
             MembersError::Cluster(error) => error.into(),
             MembersError::Node(error) => error.into(),
+        }
+    }
+}
+
+impl From<LossError> for Failure {
+    fn from(error: LossError) -> Self {
+        let line = error.to_string();
+        match error {
+            LossError::NoMember { .. } => Self::no(line),
+            LossError::There { .. }
+            | LossError::Heard { .. }
+            | LossError::Empty { .. }
+            | LossError::NotNeeded
+            | LossError::NobodyDecides { .. }
+            | LossError::Layout(_) => Self::usage(line),
+            LossError::Unknown(error) => error.into(),
+            LossError::Node(error) => error.into(),
+            LossError::Busy { .. } => Self::unreachable(line),
         }
     }
 }
@@ -107,6 +129,47 @@ pub fn remove(global: &Global, node: NodeId, out: &mut Output) -> Result<(), Fai
     out.either(
         || format!("node {} is no member of cluster {}, in epoch {}", node.0, layout.cluster, layout.epoch.0),
         || Object::new().number("node", node.0).number("epoch", layout.epoch.0).string("state", "removed"),
+    )?;
+    out.flush()
+}
+
+/// Goes on without nodes that are gone for good.
+pub fn give_up(global: &Global, nodes: &[u64], out: &mut Output) -> Result<(), Failure> {
+    let names = nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+    let done: Result<_, Failure> = real::run(async |env| {
+        let asked = global.endpoint.iter().map(|endpoint| address_of(&env, endpoint, global.timeout));
+        let found: Vec<_> = gather(asked.collect(), |_| false).await.into_iter().flatten().collect();
+        let mut endpoints = Vec::new();
+        let mut unknown = None;
+        for found in found {
+            match found {
+                Ok(addr) => endpoints.push(addr),
+                Err(failure) => unknown = Some(failure),
+            }
+        }
+        if let Some(failure) = unknown.filter(|_| endpoints.is_empty()) {
+            return Err(failure);
+        }
+        let gone = nodes.iter().copied().map(NodeId).collect();
+        Ok(give_up_nodes(
+            &env,
+            &GivingUp { endpoints, gone, timeout: global.timeout, planted: Planted::NONE },
+        )
+        .await?)
+    });
+    let done = done.map_err(|failure| told_at(global, &format!("cluster give-up {names}"), failure))?;
+    let (epoch, tail) = (done.layout.epoch.0, done.layout.tail().0);
+    let lost = done.lost.unwrap_or_default();
+    let left: Vec<String> = done.layout.nodes.iter().map(|node| node.id.0.to_string()).collect();
+    let left = left.join(" ");
+    out.either(
+        || match done.lost {
+            Some(_) => format!(
+                "in epoch {epoch} the cluster is of the nodes {left}; {lost} positions that nobody holds are trimmed, and the log goes on at {tail}"
+            ),
+            None => format!("in epoch {epoch} the cluster is of the nodes {left} already"),
+        },
+        || Object::new().number("epoch", epoch).number("tail", tail).number("lost", lost),
     )?;
     out.flush()
 }

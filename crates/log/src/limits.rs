@@ -210,6 +210,13 @@ const _: () = assert!(u64::MAX / STRIPE_ADDRESSES + 1 >= 1_000_000, "a million s
 /// Decided tails that a layout repeats, the latest ones.
 pub const TAILS_MAX_COUNT: usize = 64;
 
+/// By how many epochs a layout that goes on [without](crate::layout::Layout::without) nodes is above the one before it: those who are gone may have
+/// decided some that nobody else has heard of.
+pub const LOSS_EPOCHS: u64 = 1 << 20;
+
+/// Blocks of addresses that such a layout leaves out: they may have begun stripes in some of them.
+pub const LOSS_BLOCKS: u64 = 1 << 10;
+
 /// By how many rounds a ballot may be above the one that an acceptor has promised. An epoch sees a few attempts, each of which takes a round or
 /// two; one wrong number takes so many, of which there are as many again.
 pub const ROUNDS_AHEAD_MAX: u64 = 1 << 32;

@@ -27,6 +27,8 @@ ithaca_env::planted_bugs! {
     TrimNotHeld,
     /// The unit leaves out of an answer what its chain has no record of, without a word.
     LostEntrySkipped,
+    /// Whoever gives up nodes proposes a layout of its own although another may have been decided with them.
+    LossIgnoresAccepted,
     /// The unit says that a stream has nothing where nothing is yet.
     StreamLooksPastHoles,
     /// The unit does not look again at addresses that it has looked through for streams, whatever was stored there since.

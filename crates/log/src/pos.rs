@@ -116,6 +116,16 @@ impl Epoch {
     pub fn next(self) -> Self {
         Self(self.0.checked_add(1).expect("epochs do not run out"))
     }
+
+    /// The epoch of a layout that goes on from this one's without nodes which are gone for good. Panics as [`Epoch::next`] does.
+    pub fn after_loss(self) -> Self {
+        Self(self.0.checked_add(crate::limits::LOSS_EPOCHS).expect("epochs do not run out"))
+    }
+
+    /// Whether there was such a layout since `known`. That may have been decided after the one it goes on from, by those who are gone.
+    pub fn is_after_loss_since(self, known: Self) -> bool {
+        self.0.saturating_sub(known.0) > crate::limits::LOSS_EPOCHS / 2
+    }
 }
 
 impl Incarnation {

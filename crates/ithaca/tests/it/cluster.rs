@@ -384,6 +384,36 @@ fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies
 }
 
 #[test]
+fn one_node_that_is_left_of_three_goes_on_when_the_operator_gives_the_others_up() {
+    let dir = temp_dir();
+    let mut servers = formed(dir.path(), 3, "--replicas 3");
+    cluster(&servers, "log append --lines", b"a\nb\nc\nd\n").expect(0);
+    cluster(&servers, "map put colours sky blue", b"").expect(0);
+    let told = cluster(&servers, "cluster give-up 3", b"").expect(2).stderr;
+    assert!(told.contains("node 3 at") && told.contains("is there"), "{told}");
+    for server in &mut servers[1..] {
+        signal(&server.child, "KILL");
+        server.end();
+    }
+    cluster(&servers, "cluster give-up 9", b"").expect(1);
+    let told = cluster(&servers, "cluster give-up 2 3 --json", b"").expect(0).text();
+    assert!(told.contains("\"lost\":65536"), "{told}");
+    assert_eq!(cluster(&servers, "log read --from 0 --to 4", b"").expect(0).text(), "abcd");
+    assert_eq!(cluster(&servers, "map get colours sky", b"").expect(0).text(), "blue\n");
+    cluster(&servers, "cluster set --min-replicas 1", b"").expect(0);
+    cluster(&servers, "map put colours sea green", b"").expect(0);
+    assert_eq!(cluster(&servers, "map get colours sea", b"").expect(0).text(), "green\n");
+    let again = cluster(&servers, "cluster give-up 2,3", b"").expect(0).text();
+    assert!(again.contains("the cluster is of the nodes 1 already"), "{again}");
+    let history = cluster(&servers, "cluster layout --history --json", b"").expect(0).text();
+    assert!(history.contains("\"epoch\":1,") || history.lines().count() > 1, "{history}");
+    // One that comes back learns of it.
+    servers[1] = Server::start(dir.path(), 2);
+    let (code, told) = servers[1].end();
+    assert!(code == Some(1) && told.contains("node 2 was removed from cluster"), "{code:?} {told}");
+}
+
+#[test]
 fn a_directory_that_is_started_as_another_node_is_said_to_be_whose_it_is() {
     // It was said to be of a node that was removed, and of no use any more: whoever believes that deletes what node 2 has.
     let dir = temp_dir();

@@ -112,6 +112,7 @@ impl Shared {
             },
             relay_writes: self.relayed,
             only_epoch: None,
+            outlives_loss: false,
             is_of_node: false,
             planted: self.planted,
         }

@@ -197,6 +197,13 @@ pub enum ClientError {
         /// Each, and an endpoint that is of it.
         clusters: Box<[(ClusterId, SocketAddr); 2]>,
     },
+    /// The cluster has gone on without nodes that are gone for good, and may have lost what this client has seen. Another client begins with what is
+    /// left; so must whatever was made of the log by this one.
+    #[error("the cluster has lost nodes for good, and goes on from epoch {}: what was read before may be lost", epoch.0)]
+    AfterLoss {
+        /// The epoch that it goes on in.
+        epoch: Epoch,
+    },
     /// No endpoint was given.
     #[error("no endpoint to connect to")]
     NoEndpoint,

@@ -225,7 +225,7 @@ pub(super) async fn known_to(
 }
 
 /// Asks a node until it answers, refuses for good, or the time is over.
-async fn ask<M: Message, R: Message>(
+pub(super) async fn ask<M: Message, R: Message>(
     env: &Env,
     (node, addr): (NodeId, SocketAddr),
     message: &M,

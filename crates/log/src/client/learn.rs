@@ -53,6 +53,8 @@ pub(super) struct Learning {
     nodes: Vec<(NodeId, SocketAddr)>,
     /// The epoch of that layout.
     epoch: Epoch,
+    /// The epoch of one that goes on without nodes that are gone for good, if there was one since: nothing is done any more.
+    loss: Option<Epoch>,
     /// Who is being asked, or has failed to answer just now.
     asked: Vec<SocketAddr>,
     /// Who is being asked for a newer one.
@@ -138,6 +140,7 @@ impl Inner {
                 return Ok(view);
             }
             self.check_one_cluster()?;
+            self.check_loss()?;
             if self.env.now() >= forming_until
                 && let Some(addr) = self.unformed(false)
             {
@@ -328,7 +331,21 @@ impl Inner {
         if self.learning.borrow().choice.cluster() != Some(cluster) {
             return Err(of_another(addr, view.layout.epoch, Refusal::WrongCluster { cluster }));
         }
+        let (known, epoch) = (self.known_epoch(), view.layout.epoch);
+        if known > Epoch(0) && epoch.is_after_loss_since(known) && !self.options.outlives_loss {
+            self.learning.borrow_mut().loss = Some(epoch);
+            self.view.replace(None);
+            self.abandon_old_calls();
+            self.settled.ring();
+        }
+        self.check_loss()?;
         Ok(self.adopt(view, connection))
+    }
+
+    /// Errors: `AfterLoss` if the cluster has gone on without nodes since the client began.
+    pub(super) fn check_loss(&self) -> Result<(), ClientError> {
+        let loss = self.learning.borrow().loss;
+        loss.map_or(Ok(()), |epoch| Err(ClientError::AfterLoss { epoch }))
     }
 
     /// Takes `view` if it is the newest, keeps the connection for the node that it leads to, and returns the newest.

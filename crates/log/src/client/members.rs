@@ -19,6 +19,7 @@ use thiserror::Error;
 use super::Client;
 use super::error::{ClientError, Phase};
 use super::form::{FormError, known_to, offers_of, remind, tell};
+use super::view::View;
 use crate::layout::{Change, ChangeError, Layout, NodeState};
 use crate::limits;
 use crate::pos::{ClusterId, Epoch, NodeId};
@@ -278,20 +279,31 @@ impl Client {
         inner.forget_view(&inner.view());
         let view = inner.view_by(deadline).await?;
         let mut layouts = vec![Rc::clone(&view.layout)];
-        for back in 1..limits::LAYOUT_HISTORY_MAX_COUNT as u64 {
-            let Some(epoch) = view.layout.epoch.0.checked_sub(back).filter(|&epoch| epoch > 0) else { break };
-            let asked = GetLayout { epoch: Some(Epoch(epoch)) };
-            let ask = async |node: NodeId| {
-                let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
-                let record = inner.call::<_, LayoutRecord>(&view, node, Phase::Layout, &asked, until).await;
-                record.ok().and_then(|(record, _, _)| Layout::decode(&record.record).ok())
-            };
-            let asking = view.layout.acceptors().into_iter().map(ask).collect();
-            let known = gather(asking, Option::is_some).await.into_iter().flatten().flatten().next();
-            let Some(layout) = known else { break };
+        while layouts.len() < limits::LAYOUT_HISTORY_MAX_COUNT {
+            let Epoch(next) = layouts[layouts.len() - 1].epoch;
+            let mut found = self.layout_of(&view, next.checked_sub(1), deadline).await;
+            if found.is_none() {
+                // The one before may be that of a cluster that had more nodes.
+                found = self.layout_of(&view, next.checked_sub(limits::LOSS_EPOCHS), deadline).await;
+            }
+            let Some(layout) = found else { break };
             layouts.push(Rc::new(layout));
         }
         Ok(layouts)
+    }
+
+    /// The layout of an epoch, if there is one and somebody who decides them remembers it.
+    async fn layout_of(&self, view: &View, epoch: Option<u64>, deadline: Time) -> Option<Layout> {
+        let inner = &self.inner;
+        let asked = GetLayout { epoch: epoch.filter(|&epoch| epoch > 0).map(Epoch) };
+        asked.epoch?;
+        let ask = async |node: NodeId| {
+            let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
+            let record = inner.call::<_, LayoutRecord>(view, node, Phase::Layout, &asked, until).await;
+            record.ok().and_then(|(record, _, _)| Layout::decode(&record.record).ok())
+        };
+        let asking = view.layout.acceptors().into_iter().map(ask).collect();
+        gather(asking, Option::is_some).await.into_iter().flatten().flatten().next()
     }
 
     /// Looks at the newest layout until it is as wanted; the latest one as an error if it is not by `deadline`.

@@ -16,6 +16,7 @@ mod form;
 mod forward;
 mod learn;
 mod look_back;
+mod loss;
 mod lost;
 mod members;
 mod names;
@@ -57,6 +58,7 @@ pub use drives::DrivesError;
 pub use error::{ClientError, ErrorClass, Phase, StreamsError};
 pub use follow::Tailing;
 pub use form::{FormError, Forming, form, found, tell};
+pub use loss::{GivenUp, GivingUp, LossError, give_up};
 pub use members::{MembersError, standing};
 pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};
@@ -100,6 +102,9 @@ pub struct ClientOptions {
     /// The one epoch in which everything is done: when it is over, or while nobody knows of it, calls end with their time. `None` for any,
     /// one after the other.
     pub only_epoch: Option<Epoch>,
+    /// Whether it goes on where the cluster [gives up](give_up) nodes, since nothing rests on what it has read. Off, its calls fail with
+    /// `AfterLoss` from then on.
+    pub outlives_loss: bool,
     /// Whether it is a node's own client: nodes keep places for each other that clients do not take.
     pub is_of_node: bool,
     /// A fault of the client to put in force.
@@ -117,6 +122,7 @@ impl Default for ClientOptions {
             forward_appends: true,
             relay_writes: true,
             only_epoch: None,
+            outlives_loss: false,
             is_of_node: false,
             planted: Planted::NONE,
         }
@@ -308,6 +314,11 @@ impl Client {
     /// Positions below `tail` need not be asked about: a layout has decided that the log goes on there.
     pub(crate) fn knows_tail(&self, tail: LogPos) {
         self.inner.decided_tail.set(self.inner.decided_tail.get().max(tail));
+    }
+
+    /// Whether the cluster has lost nodes for good since it began: every call fails with `AfterLoss`, for ever.
+    pub fn is_after_loss(&self) -> bool {
+        self.inner.check_loss().is_err()
     }
 
     /// The longest entry that every unit which the client has met takes.

@@ -52,7 +52,7 @@ impl Observer {
         options: ClientOptions,
         lookups: Vec<Lookup>,
     ) -> Result<Self, ClientError> {
-        let inner = Inner::new(env, options);
+        let inner = Inner::new(env, ClientOptions { outlives_loss: true, ..options });
         let deadline = inner.deadline();
         let known = inner.endpoints();
         let mut endpoints = vec![env.spawn(async { known })];

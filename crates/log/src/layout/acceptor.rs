@@ -14,7 +14,7 @@ use bytes::Bytes;
 use super::{Layout, acceptor_record};
 use crate::limits;
 use crate::planted::{Planted, PlantedBug};
-use crate::pos::{Ballot, ClusterId, Epoch, NodeId};
+use crate::pos::{AddrRange, Ballot, ClusterId, Epoch, NodeId};
 use crate::unit::ReplyTo;
 use crate::wire::{Kind, Refusal, Roles, Vote};
 use ithaca_env::record::RecordError;
@@ -31,7 +31,8 @@ pub enum Input {
         /// At which ballot.
         ballot: Ballot,
     },
-    /// Somebody whom a majority has promised so proposes a layout for the epoch that it names.
+    /// Somebody whom a majority has promised so proposes a layout for the epoch that it names; or, in the place of the next one, one that goes on
+    /// without nodes which are gone for good.
     Accept {
         /// Who is answered.
         to: ReplyTo,
@@ -184,6 +185,13 @@ impl Acceptor {
         self.durable().filter_map(|layout| layout.sealed_by(node)).max()
     }
 
+    /// What `node` has to hold nothing of, by the durable layouts that go on from the one before without nodes.
+    pub fn lost_at(&self, node: NodeId) -> Vec<AddrRange> {
+        let layouts: Vec<&Layout> = self.durable().collect();
+        let lost = layouts.windows(2).flat_map(|pair| pair[0].lost_by(pair[1]));
+        lost.filter(|part| part.replicas.contains(&node)).map(|part| part.addresses).collect()
+    }
+
     /// Does what `input` asks for and adds to `effects` what that takes, in order.
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {
@@ -248,9 +256,12 @@ impl Acceptor {
             return effects.push(Effect::Reply { to, answer: Answer::Refused(refusal) });
         }
         let twice = self.planted.is(PlantedBug::TwoLayoutsAnEpoch);
+        // It takes the place of the next epoch's.
+        let is_after_loss = self.decided.back().is_some_and(|last| last.is_after_loss(layout.epoch));
+        let asked = if is_after_loss { self.latest_epoch().next() } else { layout.epoch };
         if twice && layout.epoch == self.latest_epoch() {
             self.decided.pop_back();
-        } else if let Some(not_open) = self.not_open(layout.epoch, Some(&layout)) {
+        } else if let Some(not_open) = self.not_open(asked, Some(&layout)) {
             return self.answer(to, not_open.map_or_else(Answer::Refused, Answer::Accepted), effects);
         }
         if (ballot < self.promised || self.is_far_ahead(ballot)) && !twice {

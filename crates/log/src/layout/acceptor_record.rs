@@ -57,7 +57,8 @@ pub(super) fn decode(acceptor: &mut Acceptor, bytes: &[u8]) -> Result<(), Record
         acceptor.decided.push_back(layout);
     }
     decoder.finish()?;
-    if acceptor.accepted.as_ref().is_some_and(|(_, layout)| layout.epoch != latest.next()) {
+    let follows = |epoch: Epoch| epoch == latest.next() || epoch == latest.after_loss();
+    if acceptor.accepted.as_ref().is_some_and(|(_, layout)| !follows(layout.epoch)) {
         return Err(invalid("accepted epoch", latest.0, "that after the latest"));
     }
     Ok(())

@@ -320,7 +320,7 @@ impl Layout {
 
     /// Takes the sequencer that is wanted, or keeps the one there is; if that may not stay, the next node by id that may be
     /// one, around the circle.
-    fn choose_sequencer(&mut self, wanted: Option<NodeId>) -> Result<(), ChangeError> {
+    pub(super) fn choose_sequencer(&mut self, wanted: Option<NodeId>) -> Result<(), ChangeError> {
         let serves = |node: &&Node| node.state.is_used() && node.roles.has(Roles::SEQUENCER);
         let may: Vec<NodeId> = self.nodes.iter().filter(serves).map(|node| node.id).collect();
         if let Some(node) = wanted.filter(|node| !may.contains(node)) {
@@ -346,7 +346,7 @@ impl Layout {
     }
 
     /// Ends the active range, or drops it if nothing lies in it.
-    fn close_range(&mut self, tail: LogPos) {
+    pub(super) fn close_range(&mut self, tail: LogPos) {
         if let Some(active) = self.ranges.last_mut() {
             match active.start < tail {
                 true => active.end = tail,
@@ -356,7 +356,7 @@ impl Layout {
     }
 
     /// Begins a range over the units in use.
-    fn start_range(&mut self, start: LogPos) -> Result<(), ChangeError> {
+    pub(super) fn start_range(&mut self, start: LogPos) -> Result<(), ChangeError> {
         let units: Vec<NodeId> = self.units().collect();
         if units.is_empty() {
             return Err(ChangeError::NoUnits);

@@ -222,7 +222,7 @@ impl Layout {
 
     /// Has as many nodes decide layouts as those members allow that do not abstain: those that do stay, as far as they are not
     /// leaving, and nodes in use are added to them, in the order of their ids.
-    fn choose_acceptors(&mut self) {
+    pub(super) fn choose_acceptors(&mut self) {
         let decides_ever = |node: &&Node| !node.roles.has(Roles::ABSTAINS);
         let stays = |node: &&Node| node.state != NodeState::Leaving;
         let wanted = acceptors_wanted(self.nodes.iter().filter(decides_ever).filter(stays).count());

@@ -19,6 +19,7 @@ mod acceptor_record;
 mod change;
 mod codec;
 mod lease;
+mod loss;
 mod map;
 mod membership;
 pub mod proposer;
@@ -30,6 +31,8 @@ mod acceptor_tests;
 #[cfg(test)]
 mod change_tests;
 #[cfg(test)]
+mod loss_tests;
+#[cfg(test)]
 mod membership_tests;
 #[cfg(test)]
 mod tests;
@@ -37,6 +40,7 @@ mod tests;
 pub use acceptor::Acceptor;
 pub use change::{Change, ChangeError, Copy, arrange};
 pub use lease::{LeaseGrants, LeaseHolder, LeasesLeft};
+pub use loss::{LossError, LostPart};
 pub use map::{Location, Piece};
 pub use membership::acceptors_wanted;
 pub use proposer::Proposer;

@@ -140,8 +140,9 @@ impl Proposer {
             }
             Input::Propose { layout } => {
                 assert_eq!(self.phase, Phase::Prepared, "a majority is prepared before anything is proposed");
-                assert_eq!(layout.epoch, self.epoch, "a layout of the epoch that is prepared");
                 let found = self.found().cloned();
+                let is_of_epoch = layout.epoch == self.epoch || found.as_ref() == Some(&layout);
+                assert!(is_of_epoch, "a layout of the epoch that is prepared, or what was found");
                 let found = found.filter(|_| !self.planted.is(PlantedBug::ProposerIgnoresAccepted));
                 let layout = found.unwrap_or(layout);
                 self.proposed = Some(layout.clone());

@@ -47,13 +47,24 @@ impl Layout {
     /// replicas only is counted too, and resolved by whoever reads it. Whoever calls this proposes the result and then uses
     /// what was decided, which may be another's.
     pub fn find_tail(&self, answers: &BTreeMap<NodeId, Sealed>) -> Result<LogPos, TailError> {
+        match self.sealed_tail(answers)? {
+            (tail, None) => Ok(tail),
+            (_, Some(stripe)) => Err(TailError::NotSealed { stripe }),
+        }
+    }
+
+    /// The same of the stripes that have answered, and the first that has not.
+    pub(super) fn sealed_tail(
+        &self,
+        answers: &BTreeMap<NodeId, Sealed>,
+    ) -> Result<(LogPos, Option<usize>), TailError> {
         for (&node, sealed) in answers {
             if sealed.epoch != self.epoch {
                 return Err(TailError::WrongEpoch { node, found: sealed.epoch, expected: self.epoch });
             }
         }
-        let mut tail = self.tail();
-        let Some(active) = self.ranges.last() else { return Ok(tail) };
+        let (mut tail, mut unsealed) = (self.tail(), None);
+        let Some(active) = self.ranges.last() else { return Ok((tail, unsealed)) };
         let stripes = active.stripes.len() as u64;
         // A unit has told of its extents in the order of their stripes.
         let mut told: BTreeMap<NodeId, std::slice::Iter<'_, Option<Addr>>> = BTreeMap::new();
@@ -76,10 +87,10 @@ impl Layout {
                 }
             }
             if !is_sealed {
-                return Err(TailError::NotSealed { stripe: at });
+                unsealed.get_or_insert(at);
             }
         }
-        Ok(tail)
+        Ok((tail, unsealed))
     }
 
     /// Whether the tail of this epoch can be found without the units that do not answer. Errors: `NotSealed`.
@@ -112,12 +123,18 @@ impl Layout {
         next
     }
 
-    /// Whether `next` may follow this layout: the same cluster, the next epoch, and a tail that is decided in it and not
-    /// below an earlier one.
+    /// Whether `next` may follow this layout: the same cluster, the next epoch, or the one [after a loss](Epoch::after_loss) if it has fewer
+    /// nodes, and a tail that is decided in it and not below an earlier one.
     pub fn may_be_followed_by(&self, next: &Self) -> bool {
+        let is_after_loss = self.is_after_loss(next.epoch) && next.nodes.len() < self.nodes.len();
         next.cluster == self.cluster
-            && next.epoch == self.epoch.next()
-            && next.tails.last().is_some_and(|decided| decided.epoch == self.epoch)
+            && (next.epoch == self.epoch.next() || is_after_loss)
+            && next.tails.last().is_some_and(|decided| decided.epoch.next() == next.epoch)
             && next.tail() >= self.tail()
+    }
+
+    /// Whether a layout of `epoch` would follow this one without nodes that are gone for good.
+    pub(super) fn is_after_loss(&self, epoch: Epoch) -> bool {
+        epoch == self.epoch.after_loss()
     }
 }

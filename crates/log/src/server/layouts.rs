@@ -18,7 +18,7 @@ use crate::layout::acceptor::{Acceptor, Answer, Effect, Input};
 use crate::layout::{Layout, LeaseGrants, LeasesLeft};
 use crate::limits;
 use crate::planted::Planted;
-use crate::pos::{Epoch, NodeId};
+use crate::pos::{AddrRange, Epoch, NodeId};
 use crate::unit::ReplyTo;
 use crate::wire::{
     Accept, Accepted, Kind, LayoutRecord, Learn, Learned, Lease, Leased, Prepare, Promise, Refusal, Vote,
@@ -74,6 +74,11 @@ impl LayoutKeeper {
     /// The newest epoch that `node` is sure to have sealed, on stable storage, by the layouts that are known.
     pub(super) fn sealed_by(&self, node: NodeId) -> Option<Epoch> {
         self.acceptor.borrow().sealed_by(node)
+    }
+
+    /// What `node` has to hold nothing of; see [`Acceptor::lost_at`].
+    pub(super) fn lost_at(&self, node: NodeId) -> Vec<AddrRange> {
+        self.acceptor.borrow().lost_at(node)
     }
 
     /// Whether the epoch after the latest may have a layout already: this node has promised or accepted something for it.

@@ -11,6 +11,7 @@
 //! * `gates`: nodes behind gates, for the tests of what is lost or late on the way to them.
 //! * `full`: nodes without room.
 //! * `holes`: positions that were granted and never written.
+//! * `loss`: a cluster that goes on without nodes that are gone for good.
 //! * `lost`: groups that were durable and are lost.
 //! * `modes`: the ways in which entries reach their replicas, all through one suite.
 //! * `nodes`: nodes of a cluster of servers, for the tests of them.
@@ -35,6 +36,7 @@ mod elsewhere;
 mod full;
 mod gates;
 mod holes;
+mod loss;
 mod lost;
 mod modes;
 mod nodes;

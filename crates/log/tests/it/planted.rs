@@ -9,6 +9,7 @@ use ithaca_log::pos::LogPos;
 use ithaca_log::server::NodeOptions;
 
 use crate::full::{FEW, MANY, block, fill_one_of_three};
+use crate::loss::give_up_after_another_change;
 use crate::lost::lose_and_read;
 use crate::nodes::{Cluster, node_options};
 use crate::repair::repaired_where_copies_differ;
@@ -26,6 +27,12 @@ fn a_unit_that_leaves_out_what_is_lost_is_found() {
     let planted = Planted::bug(PlantedBug::LostEntrySkipped);
     let read = catch_unwind(|| lose_and_read(planted));
     assert!(read.is_err(), "a lost entry was left out without a word");
+}
+
+#[test]
+fn who_gives_up_nodes_and_forgets_what_was_accepted_is_found() {
+    let planted = Planted::bug(PlantedBug::LossIgnoresAccepted);
+    assert!(catch_unwind(|| give_up_after_another_change(planted)).is_err());
 }
 
 #[test]

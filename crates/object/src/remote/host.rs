@@ -166,8 +166,11 @@ impl Inner {
     /// The objects, as soon as the log is reached. One attempt serves all who wait for it.
     async fn runtime(self: &Rc<Self>) -> Result<Runtime, ClientError> {
         loop {
-            if let Some(runtime) = &*self.runtime.borrow() {
-                return Ok(runtime.clone());
+            let known = self.runtime.borrow().clone();
+            match known.filter(|runtime| !runtime.client().is_after_loss()) {
+                Some(runtime) => return Ok(runtime),
+                // What the views hold may be lost.
+                None => self.forget_all(),
             }
             let ticket = self.connected.ticket();
             if !self.is_connecting.replace(true) {
@@ -194,6 +197,12 @@ impl Inner {
             let Some((&oldest, _)) = others.min_by_key(|(_, kept)| kept.last) else { return };
             self.give_up(&mut kept, oldest);
         }
+    }
+
+    fn forget_all(&self) {
+        self.runtime.replace(None);
+        self.kept.borrow_mut().clear();
+        self.bytes.set(0);
     }
 
     fn give_up(&self, kept: &mut BTreeMap<StreamId, Kept>, stream: StreamId) {

@@ -29,7 +29,7 @@ use crate::server::layouts::LayoutKeeper;
 use crate::server::node::Node;
 use crate::server::outdated;
 use crate::server::peers::{Peer, Peers};
-use crate::server::unit_shell::UnitShell;
+use crate::server::unit_shell::{Copied, UnitShell};
 use crate::wire::{Account, Beat, Beaten, GetLayout, LayoutRecord, Lease, Leased, NodeState, Refusal};
 
 /// How often a lease is asked for: one question may be lost, and the lease goes on.
@@ -280,12 +280,26 @@ impl Member {
         let options = ClientOptions {
             endpoints,
             timeout: CLIENT_TIMEOUT,
+            outlives_loss: true,
             is_of_node: true,
             ..ClientOptions::default()
         };
         let client = Client::connect(&self.env, options).await?;
         self.client.replace(Some(client.clone()));
         Ok(client)
+    }
+
+    /// Trims what nobody holds any more by `layout`, or by one before it, if the cluster has gone on without nodes since the layout that was applied
+    /// last: before its unit serves in that epoch, so that nobody fills what was lost, one position after the other.
+    async fn take_loss(&self, layout: &Layout) {
+        let trimmed = self.keeper.lost_at(self.options.id);
+        let applied = self.applied.get();
+        let is_new = applied == Epoch(0) || layout.epoch.is_after_loss_since(applied);
+        let (true, false, Ok(unit)) = (is_new, trimmed.is_empty(), self.unit()) else { return };
+        let copied = Copied { trimmed, ..Copied::default() };
+        if let Err(why) = unit.restore(layout.epoch, copied).await {
+            tracing::warn!(node = self.options.id.0, %why, "what is lost for good is not trimmed");
+        }
     }
 
     /// Does what a newly learned layout asks of this node.
@@ -385,6 +399,7 @@ async fn follow(member: Weak<Member>) {
         let keeper = Rc::clone(&strong.keeper);
         let ticket = keeper.changed().ticket();
         if let Some(layout) = keeper.latest() {
+            strong.take_loss(&layout).await;
             strong.apply(&layout);
         }
         drop(strong);
