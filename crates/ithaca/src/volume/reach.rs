@@ -225,7 +225,7 @@ mod tests {
     fn a_command_ends_in_the_same_way_whether_the_volume_is_served_or_not() {
         let name = || "mail".to_owned();
         for error in [
-            VolumeError::Full { free_bytes: 1, reserve_bytes: 2 },
+            VolumeError::Full { free_bytes: 1, reserve_bytes: 2, harmed_segments: 0 },
             VolumeError::NoGap { blocks: 2, longest: 1 },
             VolumeError::NoSuchRegion { name: name() },
             VolumeError::NoSuchSnapshot { name: name() },
