@@ -98,17 +98,25 @@ impl ConnectionRoom {
         Self { room: Rc::clone(room), own: Semaphore::new(OWN_ROOM_BYTES), writer }
     }
 
+    /// Room for a request of so many bytes, if the connection has that of its own.
+    pub fn try_acquire(&self, bytes: usize) -> Option<Held> {
+        let permit = if bytes <= OWN_ROOM_BYTES { self.own.try_acquire(bytes) } else { None };
+        permit.map(|permit| self.held(permit, false))
+    }
+
     /// Room for a request of so many bytes. Dropping the future gives the turn up.
     pub async fn acquire(&self, bytes: usize) -> Held {
-        let (permit, is_shared) = if bytes > OWN_ROOM_BYTES {
-            (self.room.much(bytes).await, true)
-        } else {
-            match race(self.own.acquire(bytes), self.room.shared.acquire(bytes)).await {
-                Ended::First(permit) => (permit, false),
-                Ended::Second(permit) => (permit, true),
-            }
-        };
-        self.room.held_bytes.set(self.room.held_bytes.get() + bytes);
+        if bytes > OWN_ROOM_BYTES {
+            return self.held(self.room.much(bytes).await, true);
+        }
+        match race(self.own.acquire(bytes), self.room.shared.acquire(bytes)).await {
+            Ended::First(permit) => self.held(permit, false),
+            Ended::Second(permit) => self.held(permit, true),
+        }
+    }
+
+    fn held(&self, permit: Permit, is_shared: bool) -> Held {
+        self.room.held_bytes.set(self.room.held_bytes.get() + permit.count());
         self.room.was_shared.set(self.room.was_shared.get() || is_shared);
         Held { room: Rc::clone(&self.room), permit, writer: is_shared.then(|| self.writer.clone()) }
     }

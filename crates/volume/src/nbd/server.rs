@@ -245,7 +245,14 @@ impl Session {
             // A client that does not take its replies gets no more of them.
             self.writer.below(UNSENT_MAX_BYTES).await?;
             let done = self.done.ticket();
-            let next = self.core.borrow_mut().next(received, &mut &self.writer)?;
+            let take_room = |bytes| match self.room.try_acquire(bytes) {
+                Some(held) => {
+                    room = Some((held, None));
+                    true
+                }
+                None => false,
+            };
+            let next = self.core.borrow_mut().next(received, &mut &self.writer, take_room)?;
             match next {
                 transmission::Next::Room(bytes) => {
                     let held = self.room.acquire(bytes).await;
@@ -276,7 +283,7 @@ impl Session {
         let mut core = self.core.borrow_mut();
         core.stop();
         // Nothing is begun any more, so that this ends with what has come.
-        core.next(received, &mut &self.writer)?;
+        core.next(received, &mut &self.writer, |_| false)?;
         Ok(())
     }
 

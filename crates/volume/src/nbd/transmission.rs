@@ -141,8 +141,14 @@ impl Transmission {
         self.stopping = true;
     }
 
-    /// Takes the next request of `received`; what cannot be done is answered to `out`. Errors: the connection ends.
-    pub fn next(&mut self, received: &mut BytesMut, out: &mut impl Sink) -> Result<Next, ProtocolError> {
+    /// Takes the next request of `received`; what cannot be done is answered to `out`. `take_room` says whether there is room for so many bytes,
+    /// which the request then has; it is asked at most once. Errors: the connection ends.
+    pub fn next(
+        &mut self,
+        received: &mut BytesMut,
+        out: &mut impl Sink,
+        take_room: impl FnOnce(usize) -> bool,
+    ) -> Result<Next, ProtocolError> {
         loop {
             if self.skip > 0 {
                 let len = received.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
@@ -174,7 +180,10 @@ impl Transmission {
                 return Ok(Next::Full);
             }
             if cost > 0 && !self.has_room {
-                return Ok(Next::Room(cost));
+                if !take_room(cost) {
+                    return Ok(Next::Room(cost));
+                }
+                self.has_room = true;
             }
             if received.len() < needed {
                 return Ok(Next::Read(needed - received.len()));
