@@ -94,6 +94,14 @@ impl Env {
         self.real().map_or(0, |_| real::process::resident_bytes())
     }
 
+    /// Gives memory back to the system that this process has freed: the allocator keeps what lies between pieces that are in use. It takes
+    /// time, more the more there is, and is for when much was freed that is not needed again soon. In a simulation it does nothing.
+    pub fn give_memory_back(&self) {
+        if self.real().is_some() {
+            real::process::give_memory_back();
+        }
+    }
+
     /// Runs `future` on this thread. The task goes on when the handle is dropped.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> TaskHandle<T> {
         match &self.inner {

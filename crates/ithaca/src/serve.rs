@@ -421,8 +421,11 @@ fn failed(error: StartError) -> Failure {
         | StartError::ReplicasChanged { .. }
         | StartError::Layout(_)
         | StartError::RoleLeftOut { .. }
-        | StartError::NotAllGiven { .. }
-        | StartError::DriveMissing { .. } => Failure::usage(line),
+        | StartError::NotAllGiven { .. } => Failure::usage(line),
+        // Nobody remembers where it is: it lay in the directory, or `drives.register` is gone.
+        StartError::DriveMissing { .. } => {
+            Failure::usage(line).and("if its drives lie elsewhere, name all of them with --drive")
+        }
         _ => Failure::unreachable(line),
     }
 }

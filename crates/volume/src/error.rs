@@ -82,12 +82,14 @@ pub enum VolumeError {
         bytes: usize,
     },
     /// No room is left. Discard blocks or let snapshots go, then try again.
-    #[error("no space: {free_bytes} bytes left, {reserve_bytes} of them kept for discards")]
+    #[error("no space: {free_bytes} bytes left, {reserve_bytes} of them kept for discards{}", kept_for_harm(*harmed_segments))]
     Full {
         /// Bytes that are free.
         free_bytes: u64,
         /// Bytes that are kept.
         reserve_bytes: u64,
+        /// Segments with damage: they are not cleaned, whatever else of them is not needed, before what is damaged is not needed either.
+        harmed_segments: usize,
     },
     /// What the drive holds of a block is not what was written.
     #[error("block {block} is damaged")]
@@ -180,6 +182,16 @@ pub enum VolumeError {
         /// The most there may be.
         max: usize,
     },
+}
+
+/// What of a lack of room harm explains.
+fn kept_for_harm(segments: usize) -> String {
+    match segments {
+        0 => String::new(),
+        segments => format!(
+            "; {segments} segments have damage and give no room until what is damaged is discarded or written anew: a scrub names it"
+        ),
+    }
 }
 
 /// Why a transaction does not do what it was asked for.

@@ -9,17 +9,15 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ithaca_env::Env;
 use ithaca_env::net::{Conn, Listener, Writer};
 use ithaca_env::sync::{Count, Notify};
 use ithaca_env::task::{Ended, TaskHandle, race};
-use ithaca_env::{Env, Time};
 
 /// How long a connection that ends waits for its client to take the last replies.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long it is until one more connection is accepted after that has failed: the system is short of something.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// How often it is said that connections are turned away.
-const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// A front end, for log lines, and how many connections it has at the most.
 #[derive(Clone, Copy, Debug)]
@@ -126,14 +124,11 @@ async fn accept<F: Future<Output = ()> + 'static>(
     serve: impl Fn(Conn) -> F + 'static,
 ) {
     let Front { name, connections_max, refuse } = front;
-    let mut told = None;
     loop {
         match listener.accept().await {
             Ok(conn) if gate.connections.get() >= connections_max => {
-                if is_due(&mut told, gate.env.now()) {
-                    let peer = conn.reader.peer_addr();
-                    tracing::warn!(%peer, limit = connections_max, "{name}: too many connections, one more is closed");
-                }
+                let peer = conn.reader.peer_addr();
+                tracing::warn!(%peer, limit = connections_max, "{name}: too many connections, one more is closed");
                 refuse(&conn.writer);
                 let gate = Rc::clone(&gate);
                 gate.env.clone().spawn(async move {
@@ -150,34 +145,9 @@ async fn accept<F: Future<Output = ()> + 'static>(
                 });
             }
             Err(error) => {
-                if is_due(&mut told, gate.env.now()) {
-                    tracing::warn!(%error, "{name}: no connection is accepted");
-                }
+                tracing::warn!(%error, "{name}: no connection is accepted");
                 gate.env.sleep(ACCEPT_AGAIN).await;
             }
         }
-    }
-}
-
-/// Whether it is to be said now that connections are turned away, after it was `told` last. A client that tries again at once would fill
-/// the server's log.
-fn is_due(told: &mut Option<Time>, now: Time) -> bool {
-    let is_due = told.is_none_or(|told| now.since(told) >= WARN_EVERY);
-    if is_due {
-        *told = Some(now);
-    }
-    is_due
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn that_connections_are_turned_away_is_said_once_in_a_while() {
-        let (start, mut told) = (Time::default(), None);
-        let at = [0, 1, 9_999, 10_000, 10_001, 25_000].map(Duration::from_millis);
-        let said = at.map(|after| is_due(&mut told, start + after));
-        assert_eq!(said, [true, false, false, true, false, true]);
     }
 }

@@ -25,6 +25,16 @@ pub fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
+/// Gives freed memory back to the system, wherever it lies in the heap. Other allocators than glibc's do that themselves, or never.
+pub(crate) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "no safe library asks the allocator")]
+    // SAFETY: it touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The user that this process acts as.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
@@ -107,6 +117,15 @@ mod tests {
     fn no_number_is_given_twice() {
         let numbers: std::collections::BTreeSet<u64> = (0..1000).map(|_| random_u64()).collect();
         assert_eq!(numbers.len(), 1000);
+    }
+
+    #[test]
+    fn memory_that_is_in_use_is_not_given_back() {
+        let pieces: Vec<Vec<u8>> = (0..64).map(|nth| vec![nth; 100 << 10]).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|piece| piece[0] % 2 == 0);
+        drop(freed);
+        give_memory_back();
+        assert!(kept.iter().zip((0..64).step_by(2)).all(|(piece, nth)| *piece == vec![nth; 100 << 10]));
     }
 
     #[test]

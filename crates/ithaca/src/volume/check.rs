@@ -1,10 +1,16 @@
 //! `ithaca volume check` and `ithaca volume scrub`: whether everything that a volume holds is whole.
 
+use ithaca_chain::limits::SUPERBLOCK_ZONE_BYTES;
+use ithaca_chain::{OpenError, identify};
+use ithaca_env::Env;
+use ithaca_env::drive::OpenDrive;
 use ithaca_env::real;
+use ithaca_volume::socket::Summary;
 
 use super::arguments::{DirArgs, ServedArgs};
 use super::reach::reach;
-use super::{context, links, refuse_others};
+use super::sides::CUT_WAY_OUT;
+use super::{context, failed, is_foreign, links, refuse_others, refuse_twice};
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::fsck::{self, check_chain, drive_failed};
@@ -15,11 +21,20 @@ use crate::output::Output;
 pub fn check(at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
     let context = context("check", at);
     let checked = real::run(|env| async move {
+        refuse_twice(at)?;
         let mut drives = Vec::new();
         for path in links(&at.dirs).iter().flatten() {
             drives.push(fsck::open(&env, path).await.map_err(drive_failed)?);
         }
         refuse_others(drives.iter()).await?;
+        for drive in &drives {
+            // As every other command says of what was never a volume.
+            match identify(drive).await {
+                Ok(None) => return Err(failed(OpenError::NotAChain { drive: drive.name() }.into())),
+                Err(error) if is_foreign(&error) => return Err(failed(error.into())),
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
         let is_whole = check_chain(&drives, None, out).await?;
         out.flush()?;
         is_whole.then_some(()).ok_or_else(|| Failure::damaged("the volume is damaged"))
@@ -32,9 +47,15 @@ pub fn scrub(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Resul
     let context = context("scrub", &arguments.at);
     let scrubbed = real::run(|env| async move {
         let reached = reach(&env, &arguments.at, arguments.socket.as_deref(), global.timeout).await?;
-        let done = reached.scrub().await;
+        let done = match reached.scrub().await {
+            Ok(scrub) => reached.info().await.map(|told| (scrub, told.info)),
+            Err(failure) => Err(failure),
+        };
         reached.leave().await?;
-        let scrub = done?;
+        let (mut scrub, info) = done?;
+        let cut = cut_short(&env, &arguments.at, &info).await;
+        scrub.damaged += cut.len() as u64;
+        scrub.damage.extend(cut);
         out.either(
             || {
                 let told = format!("{} segments read, {} places repaired", scrub.segments, scrub.repaired);
@@ -54,4 +75,28 @@ pub fn scrub(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Resul
         }
     });
     scrubbed.map_err(|failure: Failure| failure.context(context))
+}
+
+/// The files that are shorter than what the volume has on them, in words: a start refuses them, and until then what is written behind their end
+/// makes them longer again.
+async fn cut_short(env: &Env, at: &DirArgs, info: &Summary) -> Vec<String> {
+    let mut cut = Vec::new();
+    for link in links(&at.dirs) {
+        let way_out = if link.len() > 1 { format!("; {CUT_WAY_OUT}") } else { String::new() };
+        for path in link {
+            // Of one that cannot be opened other commands say so.
+            let open = OpenDrive { path, create_bytes: None, read_only: true };
+            let Ok(drive) = env.open_drive(open).await else { continue };
+            let (name, found) = (drive.name(), drive.size_bytes());
+            // A server may call it by another path.
+            let known = info.drives.iter().find(|it| it.drive == name).map(|it| it.segments);
+            let segments = known.or_else(|| info.drives.iter().map(|it| it.segments).min()).unwrap_or(0);
+            let needed = SUPERBLOCK_ZONE_BYTES + segments * info.segment_bytes;
+            if found < needed {
+                let told = format!("{name} has {found} bytes, the volume has {needed} on it");
+                cut.push(format!("{told}: the next start refuses it{way_out}"));
+            }
+        }
+    }
+    cut
 }

@@ -20,7 +20,7 @@ use ithaca_env::codec::DecodeError;
 use ithaca_env::drive::{Drive, DriveError, OpenDrive};
 use ithaca_env::real::{self, files};
 use ithaca_volume::limits::VOLUME_BLOCK_BYTES;
-use ithaca_volume::socket::{DriveState, DriveSummary, Summary};
+use ithaca_volume::socket::{DriveState, DriveSummary, Scrub, Summary};
 use ithaca_volume::{Isolation, Retention, Version, Volume, VolumeError, VolumeOptions, VolumeSettings};
 
 pub use arguments::VolumeCommand;
@@ -32,7 +32,7 @@ use crate::drive;
 use crate::drive::sides_of;
 use crate::failure::Failure;
 use crate::fsck::{chain_failed, drive_failed};
-use crate::json::{Object, array};
+use crate::json::{Object, array, quoted};
 use crate::output::{Output, shown};
 use crate::quantity::short_bytes;
 
@@ -72,6 +72,11 @@ fn context(verb: &str, at: &DirArgs) -> String {
 /// The files of a volume: those of a link, which hold the same, together.
 fn links(dirs: &[PathBuf]) -> Vec<Vec<PathBuf>> {
     dirs.iter().map(|dir| sides_of(dir).iter().map(|side| file_of(side)).collect()).collect()
+}
+
+/// Refuses directories of which two lead to one file: it would seem to be in use by somebody else.
+fn refuse_twice(at: &DirArgs) -> Result<(), Failure> {
+    drive::refuse_twice(links(&at.dirs).iter().flatten())
 }
 
 /// A file or a block device is meant itself; anything else is a directory.
@@ -115,7 +120,7 @@ async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume, Fa
     let drives = open_drives(env, at, None).await?;
     refuse_others(drives.iter().flatten()).await?;
     let settings = VolumeSettings { chain, ..VolumeSettings::default() };
-    Volume::open(env, Drives::from(drives), settings).await.map_err(open_failed)
+    Volume::open(env, Drives::from(drives), settings).await.map_err(|error| open_failed(error, at))
 }
 
 /// A drive that holds something else than a volume, and says so, is a mistake of whoever named it.
@@ -184,7 +189,11 @@ fn failed(error: VolumeError) -> Failure {
 }
 
 /// How a volume ends a command that could not be opened as it is.
-fn open_failed(error: VolumeError) -> Failure {
+fn open_failed(error: VolumeError, at: &DirArgs) -> Failure {
+    let is_cut = matches!(error, VolumeError::Chain(OpenError::Truncated { .. }));
+    if is_cut && links(&at.dirs).iter().any(|link| link.len() > 1) {
+        return failed(error).and(sides::CUT_WAY_OUT);
+    }
     // The next start may read what this one could not; but a sector that is harmed stays so.
     let is_read =
         matches!(&error, VolumeError::Chain(OpenError::Drive(DriveError::Io { operation: "read", .. })));
@@ -196,7 +205,7 @@ fn create(arguments: &CreateArgs, out: &mut Output) -> Result<(), Failure> {
     let created = real::run(|env| async move {
         let options = options(arguments)?;
         let chain = &options.settings.chain;
-        drive::refuse_twice(links(&arguments.at.dirs).iter().flatten())?;
+        refuse_twice(&arguments.at)?;
         for dir in links(&arguments.at.dirs).into_iter().flatten() {
             if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 let made = files::create_dir(parent);
@@ -210,9 +219,9 @@ fn create(arguments: &CreateArgs, out: &mut Output) -> Result<(), Failure> {
         };
         let options = VolumeOptions { settings, ..options };
         let volume = Volume::create(&env, Drives::from(drives), options).await.map_err(failed)?;
-        let info = Summary::of(&volume);
+        let told = Told::of(&volume);
         volume.close().await.map_err(failed)?;
-        tell(&info, &[], out)
+        tell(&told, out)
     });
     created.map_err(|failure: Failure| failure.context(context("create", &arguments.at)))
 }
@@ -265,10 +274,9 @@ fn info(global: &Global, arguments: &InfoArgs, out: &mut Output) -> Result<(), F
             return rescue::info(&env, &arguments.at, out).await;
         }
         let reached = reach(&env, &arguments.at, arguments.socket.as_deref(), global.timeout).await?;
-        let (info, snapshots) = reached.info().await?;
-        let told = tell(&info, &snapshots, out);
+        let told = reached.info().await;
         reached.leave().await?;
-        told
+        tell(&told?, out)
     });
     told.map_err(|failure: Failure| failure.context(context("info", &arguments.at)))
 }
@@ -299,12 +307,27 @@ fn snapshot(global: &Global, arguments: &SnapshotArgs, out: &mut Output) -> Resu
     named.map_err(|failure: Failure| failure.context(context))
 }
 
-fn tell(info: &Summary, snapshots: &[(String, Version)], out: &mut Output) -> Result<(), Failure> {
-    out.either(|| human(info, snapshots), || json(info, snapshots))?;
+/// What is told of a volume.
+struct Told {
+    info: Summary,
+    snapshots: Vec<(String, Version)>,
+    /// What is known to be harmed.
+    known: Scrub,
+}
+
+impl Told {
+    /// That of a volume that this process has open.
+    fn of(volume: &Volume) -> Self {
+        Self { info: Summary::of(volume), snapshots: volume.snapshots(), known: Scrub::of(volume) }
+    }
+}
+
+fn tell(told: &Told, out: &mut Output) -> Result<(), Failure> {
+    out.either(|| human(told), || json(told))?;
     out.flush()
 }
 
-fn human(info: &Summary, snapshots: &[(String, Version)]) -> String {
+fn human(Told { info, snapshots, known }: &Told) -> String {
     let block = VOLUME_BLOCK_BYTES as u64;
     let mut text = format!(
         "volume {}: {} ({} blocks of 4K), {} of data; version {}, history from {}",
@@ -329,10 +352,16 @@ fn human(info: &Summary, snapshots: &[(String, Version)]) -> String {
         };
         text += &format!("\n  {drive}: {segments} segments, {segments_free} free{state}");
     }
-    text
+    for damage in &known.damage {
+        text += &format!("\n  damaged: {damage}");
+    }
+    match known.damaged.saturating_sub(known.damage.len() as u64) {
+        0 => text,
+        more => format!("{text}\n  damaged: {more} places more"),
+    }
 }
 
-fn json(info: &Summary, snapshots: &[(String, Version)]) -> Object {
+fn json(Told { info, snapshots, known }: &Told) -> Object {
     let block = VOLUME_BLOCK_BYTES as u64;
     let isolation = match info.isolation {
         Isolation::StrictSerializable => "serializable",
@@ -369,6 +398,8 @@ fn json(info: &Summary, snapshots: &[(String, Version)]) -> Object {
         .number("transactions", info.transactions)
         .raw("snapshots", &array(snapshots.iter().map(snapshot)))
         .raw("drives", &array(info.drives.iter().map(drive)))
+        .number("damaged", known.damaged)
+        .raw("damage", &array(known.damage.iter().map(|damage| quoted(damage))))
 }
 
 #[cfg(test)]
@@ -381,7 +412,7 @@ mod tests {
         let failing = |operation| {
             let (path, message) = ("disk".to_owned(), "Input/output error".to_owned());
             let error = DriveError::Io { path, operation, offset: 4096, message };
-            open_failed(VolumeError::Chain(OpenError::Drive(error)))
+            open_failed(VolumeError::Chain(OpenError::Drive(error)), &DirArgs { dirs: vec!["disk".into()] })
         };
         let told = "disk: read at byte 4096 failed: Input/output error; if that stays so, `volume info --rescue` says";
         let Failure::Told { exit: Exit::Unreachable, line } = failing("read") else { panic!("it may pass") };

@@ -9,11 +9,11 @@ use ithaca_env::drive::OpenDrive;
 use ithaca_env::net::LocalError;
 use ithaca_env::real::files;
 use ithaca_env::task::{Ended, race};
-use ithaca_volume::socket::{Client, ClientError, ClientOptions, Scrub, Status, Summary};
+use ithaca_volume::socket::{Client, ClientError, ClientOptions, Scrub, Status};
 use ithaca_volume::{Region, Version, Volume};
 
 use super::arguments::DirArgs;
-use super::{failed, links, open, with_read_cache};
+use super::{Told, failed, links, open, refuse_twice, with_read_cache};
 use crate::failure::Failure;
 
 /// The socket of a server, in the first directory of its volume.
@@ -54,6 +54,7 @@ pub async fn reach(
     socket: Option<&Path>,
     timeout: Duration,
 ) -> Result<Reached, Failure> {
+    refuse_twice(at)?;
     if let Some(path) = socket.map(Path::to_owned).or_else(|| default_socket(at)) {
         // No block is read or written: memory for them would be of no use.
         let options = ClientOptions { memory_bytes: 0, ..ClientOptions::default() };
@@ -110,6 +111,7 @@ fn unserved(error: ClientError) -> Failure {
             Status::Damaged => Failure::damaged(line),
             _ => Failure::unreachable(line),
         },
+        ClientError::Connect(LocalError::TooLong { .. }) => Failure::usage(line),
         _ => Failure::unreachable(line),
     }
 }
@@ -146,11 +148,15 @@ impl Served {
 }
 
 impl Reached {
-    /// What the volume is and holds, and its snapshots.
-    pub async fn info(&self) -> Result<(Summary, Vec<(String, Version)>), Failure> {
+    /// What the volume is and holds, its snapshots, and what is known to be harmed.
+    pub async fn info(&self) -> Result<Told, Failure> {
         match self {
-            Self::Opened(volume) => Ok((Summary::of(volume), volume.snapshots())),
-            Self::Served(it) => Ok((it.soon(it.client.info()).await?, it.soon(it.client.snapshots()).await?)),
+            Self::Opened(volume) => Ok(Told::of(volume)),
+            Self::Served(it) => Ok(Told {
+                info: it.soon(it.client.info()).await?,
+                snapshots: it.soon(it.client.snapshots()).await?,
+                known: it.soon(it.client.scrubbed()).await?,
+            }),
         }
     }
 
@@ -225,7 +231,7 @@ mod tests {
     fn a_command_ends_in_the_same_way_whether_the_volume_is_served_or_not() {
         let name = || "mail".to_owned();
         for error in [
-            VolumeError::Full { free_bytes: 1, reserve_bytes: 2 },
+            VolumeError::Full { free_bytes: 1, reserve_bytes: 2, harmed_segments: 0 },
             VolumeError::NoGap { blocks: 2, longest: 1 },
             VolumeError::NoSuchRegion { name: name() },
             VolumeError::NoSuchSnapshot { name: name() },

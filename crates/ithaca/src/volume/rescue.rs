@@ -4,11 +4,10 @@ use std::fmt;
 
 use ithaca_chain::{ChainOptions, Drives, LeftOut, index_of, link_of};
 use ithaca_env::Env;
-use ithaca_volume::socket::Summary;
 use ithaca_volume::{Version, Volume, VolumeSettings};
 
 use super::arguments::DirArgs;
-use super::{failed, human, json, links, refuse_others, sides, with_read_cache};
+use super::{Told, failed, human, json, links, refuse_others, refuse_twice, sides, with_read_cache};
 use crate::failure::Failure;
 use crate::fsck::{self, drive_failed};
 use crate::json::Object;
@@ -87,6 +86,7 @@ pub async fn open(
     at: &DirArgs,
     chain: ChainOptions,
 ) -> Result<(Volume, Option<LeftOut>), Failure> {
+    refuse_twice(at)?;
     let mut drives = Vec::new();
     for link in links(&at.dirs) {
         let mut sides = Vec::new();
@@ -103,12 +103,9 @@ pub async fn open(
 /// What is left of a volume.
 pub async fn info(env: &Env, at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
     let (volume, left_out) = open(env, at, with_read_cache(0)).await?;
-    let (info, snapshots) = (Summary::of(&volume), volume.snapshots());
-    let rescued = Rescued { version: info.version, left_out };
-    out.either(
-        || format!("{}\n  {rescued}", human(&info, &snapshots)),
-        || rescued.add_to(json(&info, &snapshots)),
-    )?;
+    let told = Told::of(&volume);
+    let rescued = Rescued { version: told.info.version, left_out };
+    out.either(|| format!("{}\n  {rescued}", human(&told)), || rescued.add_to(json(&told)))?;
     out.flush()?;
     volume.close().await.map_err(failed)
 }

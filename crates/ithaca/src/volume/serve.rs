@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use ithaca_env::Env;
+use ithaca_env::net::LocalError;
 use ithaca_env::real::{self, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::nbd::{Server, ServerOptions};
@@ -83,6 +84,9 @@ pub fn serve_locally(
         Ok(listener) => {
             let options = socket::ServerOptions::default();
             Ok(Some((socket::Server::start(env, listener, volume.clone(), options), path)))
+        }
+        Err(error @ LocalError::TooLong { .. }) if asked.is_some() => {
+            Err(Failure::usage(format!("socket: {error}")))
         }
         Err(error) if asked.is_some() => Err(Failure::unreachable(format!("socket: {error}"))),
         Err(error) => {

@@ -15,14 +15,16 @@ use ithaca_volume::socket::{DriveState, Summary};
 use ithaca_volume::{Volume, VolumeError, VolumeSettings};
 
 use super::arguments::DirArgs;
-use super::{failed, links, open_failed, refuse_others};
-use crate::drive;
+use super::{failed, links, open_failed, refuse_others, refuse_twice};
 use crate::failure::Failure;
 use crate::fsck::drive_failed;
 use crate::json::{Object, array, quoted};
 
 /// What may be done where a side that counts is missing.
 const WAY_OUT: &str = "if it is lost, serve the volume once without it, and then with a new one in its place";
+
+/// What may be done where a side was cut short.
+pub const CUT_WAY_OUT: &str = "a side of a mirror can be left out: serve the volume once without it, remove its file, and serve it with a new one in its place";
 
 /// What lies at the paths that were given.
 #[derive(Default)]
@@ -46,10 +48,8 @@ struct New {
 
 /// Opens the volume of these directories, and gives it the sides that are new. They are rebuilt while it is used.
 pub async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume, Failure> {
+    refuse_twice(at)?;
     let Found { members, mut new } = look(env, at).await?;
-    if !new.is_empty() {
-        drive::refuse_twice(links(&at.dirs).iter().flatten())?;
-    }
     let chain = ChainOptions { needs_sides: !new.is_empty(), ..chain };
     let settings = VolumeSettings { chain, ..VolumeSettings::default() };
     let volume = Volume::open(env, Drives::from(members), settings).await.map_err(|error| {
@@ -61,7 +61,7 @@ pub async fn open(env: &Env, at: &DirArgs, chain: ChainOptions) -> Result<Volume
             // What cannot be told may be what is missing.
             Some(fault) if is_of_sides => failed(fault.into()),
             _ if is_of_sides && !new.is_empty() => failed(error).and(WAY_OUT),
-            _ => open_failed(error),
+            _ => open_failed(error, at),
         }
     })?;
     for it in new {

@@ -49,6 +49,19 @@ fn a_unit_has_one_log_on_several_drives_and_takes_one_more_at_a_start() {
 }
 
 #[test]
+fn a_start_that_does_not_know_where_its_drives_are_says_how_to_name_them() {
+    let dir = temp_dir();
+    let dev = started(dir.path(), &["a", "b"]);
+    dev.feed("log append", b"elsewhere").expect(0);
+    assert_eq!(dev.stop().0, Some(0));
+    std::fs::remove_file(dir.path().join("data/drives.register")).expect("it is there");
+    let told = refused(dir.path(), &[], 2);
+    assert!(told.contains("is not there") && told.contains("name all of them with --drive"), "{told}");
+    let dev = started(dir.path(), &["a", "b"]);
+    assert_eq!(dev.run("log read 0").expect(0).text(), "elsewhere");
+}
+
+#[test]
 fn a_check_finds_the_drives_that_lie_elsewhere_and_says_what_is_on_each() {
     // To look at the directory alone, and to call that well, would be to look at nothing.
     let dir = temp_dir();

@@ -9,7 +9,7 @@ use ithaca_env::limits::BLOCK_BYTES;
 
 use super::handshake::{ExportInfo, NoExport};
 use super::held::Held;
-use super::limits::{EXTENTS_MAX, PAYLOAD_MAX_BYTES};
+use super::limits::{EXTENTS_MAX, PAYLOAD_MAX_BYTES, PIECE_BYTES};
 use super::reply::Part;
 use super::server::ServerOptions;
 use super::wire::{Errno, ZEROS};
@@ -23,7 +23,7 @@ const HANDLE_DIGITS: usize = 32;
 /// The point in time that is whatever the newest version is.
 const NOW: &str = "now";
 /// Blocks that are read or written at a time: a piece of a longer request.
-const PIECE_BLOCKS: u64 = 256;
+const PIECE_BLOCKS: u64 = PIECE_BYTES as u64 / BLOCK;
 
 const _: () = assert!(PIECE_BLOCKS * BLOCK <= ZEROS.len() as u64, "a piece of zeros");
 

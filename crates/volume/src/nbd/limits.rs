@@ -26,8 +26,29 @@ pub const REQUESTS_MAX_BYTES: u64 = 2 * PAYLOAD_MAX_BYTES as u64;
 /// Bytes of replies that a client has yet to take before its next request is begun.
 pub const UNSENT_MAX_BYTES: usize = 4 << 20;
 
+/// Bytes that requests of one connection may read or write together whatever the others do: what systems ask for at a time.
+pub const OWN_ROOM_BYTES: usize = 2 << 20;
+
+/// Bytes that requests of all connections may read or write beside that, together.
+pub const SHARED_ROOM_BYTES: usize = 128 << 20;
+
+/// Bytes of data that all connections of a server hold together at the most: for requests under way, and of replies that clients have yet to
+/// take.
+pub const HELD_MAX_BYTES: usize = SHARED_ROOM_BYTES + CONNECTIONS_MAX * (OWN_ROOM_BYTES + UNSENT_MAX_BYTES);
+
+/// Bytes that are read or written at a time: a piece of a longer request.
+pub const PIECE_BYTES: usize = 1 << 20;
+
 /// Extents that one query of what is stored is answered with at the most; a client asks again for the rest.
 pub const EXTENTS_MAX: usize = 4096;
 
+/// Bytes of an extent in that answer.
+pub(super) const EXTENT_BYTES: usize = 8;
+
 const _: () = assert!(REQUESTS_MAX_BYTES >= PAYLOAD_MAX_BYTES as u64, "the largest request can begin");
+const _: () = assert!(SHARED_ROOM_BYTES >= PAYLOAD_MAX_BYTES as usize, "the largest request has room");
+const _: () = assert!(
+    OWN_ROOM_BYTES >= PIECE_BYTES && OWN_ROOM_BYTES >= EXTENTS_MAX * EXTENT_BYTES,
+    "what is no data has room"
+);
 const _: () = assert!((PAYLOAD_MAX_BYTES as usize).is_multiple_of(BLOCK_BYTES), "whole blocks");

@@ -16,6 +16,7 @@ mod held;
 pub mod limits;
 mod options;
 mod reply;
+mod room;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ use super::export::{Disk, Export, Failed};
 use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, Terms};
 use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
 use super::reply::Replies;
+use super::room::{ConnectionRoom, Held, Room};
 use super::transmission::{self, Command, Request, Transmission};
 use crate::serving::{Front, Gate, Serving};
 use crate::{Planted, Volume};
@@ -57,12 +58,14 @@ impl ServerOptions {
 pub struct Server {
     addr: SocketAddr,
     serving: Serving,
+    room: Rc<Room>,
 }
 
 struct Shared {
     env: Env,
     disk: Rc<Disk>,
     gate: Rc<Gate>,
+    room: Rc<Room>,
 }
 
 impl Server {
@@ -70,7 +73,9 @@ impl Server {
     pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
         let gate = Gate::new(env);
         let disk = Rc::new(Disk::new(volume, options));
-        let shared = Rc::new(Shared { env: env.clone(), disk, gate: Rc::clone(&gate) });
+        let room = Room::new(env);
+        let shared =
+            Rc::new(Shared { env: env.clone(), disk, gate: Rc::clone(&gate), room: Rc::clone(&room) });
         let addr = listener.local_addr();
         // Nothing can be said before the client has.
         let front = Front { name: "nbd", connections_max: CONNECTIONS_MAX, refuse: |_| () };
@@ -78,7 +83,7 @@ impl Server {
             let shared = Rc::clone(&shared);
             async move { serve(&shared, conn).await }
         };
-        Self { addr, serving: Serving::start(gate, front, listener, serve) }
+        Self { addr, serving: Serving::start(gate, front, listener, serve), room }
     }
 
     /// Where it listens.
@@ -91,6 +96,11 @@ impl Server {
         self.serving.connections()
     }
 
+    /// Bytes that requests under way of all connections have room for.
+    pub fn held_bytes(&self) -> usize {
+        self.room.held_bytes()
+    }
+
     /// Accepts no more connections, answers what is under way and refuses what comes after it, then closes every
     /// connection. On return nobody uses the volume; nothing was flushed for that.
     pub async fn stop(self) {
@@ -100,7 +110,9 @@ impl Server {
 
 async fn serve(shared: &Rc<Shared>, conn: Conn) {
     let peer = conn.reader.peer_addr();
-    match talk(shared, conn).await {
+    let ended = talk(shared, conn).await;
+    shared.room.connection_ended();
+    match ended {
         Ok(()) | Err(ConnectionError::Net(NetError::Closed { .. })) => {
             tracing::debug!(%peer, "nbd: a client has gone");
         }
@@ -186,6 +198,7 @@ struct Session {
     export: Rc<Export>,
     core: Rc<RefCell<Transmission>>,
     replies: Replies,
+    room: Rc<ConnectionRoom>,
     writer: Writer,
     /// Rings when a request is done.
     done: Rc<Notify>,
@@ -199,6 +212,7 @@ impl Session {
             replies: core.replies(),
             export: Rc::new(export),
             core: Rc::new(RefCell::new(core)),
+            room: Rc::new(ConnectionRoom::new(&shared.room, writer.clone())),
             writer,
             done: Rc::default(),
         }
@@ -225,13 +239,30 @@ impl Session {
         reader: &mut Reader,
         received: &mut BytesMut,
     ) -> Result<(), ConnectionError> {
+        // Of the next request; with what tells others that its data is waited for.
+        let mut room = None;
         loop {
             // A client that does not take its replies gets no more of them.
             self.writer.below(UNSENT_MAX_BYTES).await?;
             let done = self.done.ticket();
-            let next = self.core.borrow_mut().next(received, &mut &self.writer)?;
+            let take_room = |bytes| match self.room.try_acquire(bytes) {
+                Some(held) => {
+                    room = Some((held, None));
+                    true
+                }
+                None => false,
+            };
+            let next = self.core.borrow_mut().next(received, &mut &self.writer, take_room)?;
             match next {
-                transmission::Next::Do(request) => self.begin(request),
+                transmission::Next::Room(bytes) => {
+                    let held = self.room.acquire(bytes).await;
+                    let awaits = held.awaits_client();
+                    room = Some((held, awaits));
+                    self.core.borrow_mut().give_room();
+                }
+                transmission::Next::Do(request) => {
+                    self.begin(request, room.take().map(|(held, _)| held));
+                }
                 transmission::Next::Full => self.done.after(done).await,
                 transmission::Next::End => {
                     self.export.leave(self.core.borrow().has_refused_write());
@@ -252,15 +283,16 @@ impl Session {
         let mut core = self.core.borrow_mut();
         core.stop();
         // Nothing is begun any more, so that this ends with what has come.
-        core.next(received, &mut &self.writer)?;
+        core.next(received, &mut &self.writer, |_| false)?;
         Ok(())
     }
 
     /// Begins a request. What memory answers is done on return; of anything else a task takes care.
-    fn begin(&self, request: Request) {
+    fn begin(&self, request: Request, held: Option<Held>) {
         let session = self.clone();
         let mut answering = Box::pin(async move {
-            session.answer(request.cookie, request.command).await;
+            session.answer(request.cookie, request.command, held.as_ref()).await;
+            drop(held);
             session.core.borrow_mut().done(request.cost_bytes);
             session.done.ring();
         });
@@ -270,10 +302,10 @@ impl Session {
         }
     }
 
-    /// Carries a request out and queues its reply.
-    async fn answer(&self, cookie: u64, command: Command) {
+    /// Carries a request out and queues its reply; on return the client has taken most of that.
+    async fn answer(&self, cookie: u64, command: Command, held: Option<&Held>) {
         let is_read = command.is_read();
-        if let Err(Failed { error, words }) = self.carry_out(cookie, command).await {
+        if let Err(Failed { error, words }) = self.carry_out(cookie, command, held).await {
             tracing::warn!(peer = %self.writer.peer_addr(), "nbd: a request failed: {words}");
             match is_read {
                 true => self.replies.read_failed(&mut &self.writer, cookie, error, &words),
@@ -282,19 +314,24 @@ impl Session {
         }
     }
 
-    async fn carry_out(&self, cookie: u64, command: Command) -> Result<(), Failed> {
+    async fn carry_out(&self, cookie: u64, command: Command, held: Option<&Held>) -> Result<(), Failed> {
         let export = &self.export;
         match command {
             Command::Read { range, whole } => {
                 let offset = range.start;
                 let parts = export.read(range, self.replies.structured && !whole).await?;
-                self.room().await;
+                let _awaits = held.and_then(Held::awaits_client);
+                self.until_taken().await;
                 self.replies.read(&mut &self.writer, cookie, offset, &parts, whole);
+                drop(parts);
+                self.until_taken().await;
                 return Ok(());
             }
             Command::Status { range, one } => {
                 let extents = export.status(&range, one).await?;
+                let _awaits = held.and_then(Held::awaits_client);
                 self.replies.status(&mut &self.writer, cookie, ALLOCATION_ID, &extents);
+                self.until_taken().await;
                 return Ok(());
             }
             Command::Write { offset, data, stable } => export.write(offset, data, stable).await?,
@@ -307,9 +344,9 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the client has taken earlier replies, so that those that are read wait outside of the connection, where
-    /// they count as under way. On a closed connection nobody waits.
-    async fn room(&self) {
+    /// Waits until the client has taken most of the replies, so that those that are read wait outside of the connection, and what is handed
+    /// over to it counts as under way, until hardly anything is left. On a closed connection nobody waits.
+    async fn until_taken(&self) {
         let _ = self.writer.below(UNSENT_MAX_BYTES).await;
     }
 }

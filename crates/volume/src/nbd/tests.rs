@@ -275,8 +275,17 @@ const OLD: Terms = Terms { structured: false, status: false };
 /// The first request of these bytes, or what was answered at once.
 fn first(info: &ExportInfo, terms: Terms, bytes: &[u8]) -> (transmission::Next, Vec<u8>) {
     let (mut received, mut out) = (BytesMut::from(bytes), BytesMut::new());
-    let next = Transmission::new(info, terms).next(&mut received, &mut out).expect("requests");
+    let next = next(&mut Transmission::new(info, terms), &mut received, &mut out).expect("requests");
     (next, out.to_vec())
+}
+
+/// How it goes on where there is always room.
+fn next(
+    transmission: &mut Transmission,
+    received: &mut BytesMut,
+    out: &mut BytesMut,
+) -> Result<transmission::Next, ProtocolError> {
+    transmission.next(received, out, |bytes| bytes > 0)
 }
 
 #[test]
@@ -314,9 +323,9 @@ fn requests_are_decoded() {
     expect(a_request(command::TRIM, 0, at, len, b""), trim, 0);
     let zero = Command::Zero { range: range.clone(), stable: true, stored: true };
     expect(a_request(command::WRITE_ZEROES, flag::NO_HOLE | flag::FUA, at, len, b""), zero, 0);
-    expect(a_request(command::CACHE, 0, at, len, b""), Command::Cache { range: range.clone() }, 0);
+    expect(a_request(command::CACHE, 0, at, len, b""), Command::Cache { range: range.clone() }, 1024);
     let status = Command::Status { range, one: true };
-    expect(a_request(command::BLOCK_STATUS, flag::REQ_ONE, at, len, b""), status, 0);
+    expect(a_request(command::BLOCK_STATUS, flag::REQ_ONE, at, len, b""), status, 32 << 10);
 }
 
 /// The error of the one reply in `out`.
@@ -370,12 +379,12 @@ fn requests_under_way_are_bounded_in_number_and_in_bytes() {
         let mut transmission = Transmission::new(&big, ALL);
         let mut out = BytesMut::new();
         for _ in 0..limit {
-            let next = transmission.next(&mut received, &mut out).expect("a request");
+            let next = next(&mut transmission, &mut received, &mut out).expect("a request");
             assert!(matches!(next, transmission::Next::Do(_)), "{len}: {next:?}");
         }
-        assert_eq!(transmission.next(&mut received, &mut out), Ok(transmission::Next::Full));
+        assert_eq!(next(&mut transmission, &mut received, &mut out), Ok(transmission::Next::Full));
         transmission.done(u64::from(len));
-        assert!(matches!(transmission.next(&mut received, &mut out), Ok(transmission::Next::Do(_))));
+        assert!(matches!(next(&mut transmission, &mut received, &mut out), Ok(transmission::Next::Do(_))));
     }
 }
 
@@ -385,16 +394,16 @@ fn a_server_that_stops_refuses_what_comes_after() {
     transmission.stop();
     let mut received = BytesMut::from(&a_request(command::WRITE, 0, 0, 4, b"abcd")[..]);
     let mut out = BytesMut::new();
-    assert!(matches!(transmission.next(&mut received, &mut out), Ok(transmission::Next::Read(_))));
+    assert!(matches!(next(&mut transmission, &mut received, &mut out), Ok(transmission::Next::Read(_))));
     assert_eq!(error_of(&out), Errno::Shutdown as u32);
 }
 
 #[test]
 fn a_disconnect_ends_and_senseless_bytes_fail() {
-    let (next, _) = first(&export(), ALL, &a_request(command::DISC, 0, 0, 0, b""));
-    assert_eq!(next, transmission::Next::End);
+    let (ended, _) = first(&export(), ALL, &a_request(command::DISC, 0, 0, 0, b""));
+    assert_eq!(ended, transmission::Next::End);
     let mut received = BytesMut::from(&[0x42; 28][..]);
-    let failed = Transmission::new(&export(), ALL).next(&mut received, &mut BytesMut::new());
+    let failed = next(&mut Transmission::new(&export(), ALL), &mut received, &mut BytesMut::new());
     assert!(matches!(failed, Err(ProtocolError::Magic { found: 0x4242_4242, .. })), "{failed:?}");
 }
 
@@ -416,7 +425,7 @@ fn random_bytes_end_in_an_error_or_wait_for_more() {
         let mut received = BytesMut::from(&[&REQUEST_MAGIC.to_be_bytes()[..], &senseless].concat()[..]);
         let mut transmission = Transmission::new(&export(), ALL);
         let mut out = BytesMut::new();
-        while let Ok(transmission::Next::Do(request)) = transmission.next(&mut received, &mut out) {
+        while let Ok(transmission::Next::Do(request)) = next(&mut transmission, &mut received, &mut out) {
             transmission.done(request.cost_bytes);
         }
     }
@@ -449,4 +458,28 @@ fn a_structured_read_tells_holes_from_data_and_a_simple_one_sends_zeros() {
     Replies { structured: false }.read(&mut out, 9, 4096, &parts, false);
     assert_eq!(out[..16], [&0x6744_6698_u32.to_be_bytes()[..], &[0; 4], &9_u64.to_be_bytes()].concat());
     assert_eq!(out[16..], *b"ab\0\0\0c");
+}
+
+#[test]
+fn a_request_without_room_waits_and_begins_when_it_has_some() {
+    let bytes = [a_request(command::FLUSH, 0, 0, 0, b""), a_request(command::WRITE, 0, 0, 4, b"ab")].concat();
+    let (mut received, mut out) = (BytesMut::from(&bytes[..]), BytesMut::new());
+    let mut transmission = Transmission::new(&export(), ALL);
+    let full = |_| false;
+    let next = transmission.next(&mut received, &mut out, full);
+    assert!(matches!(next, Ok(transmission::Next::Do(_))), "a flush needs none: {next:?}");
+    for _ in 0..2 {
+        assert_eq!(transmission.next(&mut received, &mut out, full), Ok(transmission::Next::Room(4)));
+    }
+    transmission.give_room();
+    assert_eq!(transmission.next(&mut received, &mut out, full), Ok(transmission::Next::Read(2)));
+    received.put_slice(b"cd");
+    let next = transmission.next(&mut received, &mut out, full);
+    assert!(matches!(next, Ok(transmission::Next::Do(Request { cost_bytes: 4, .. }))), "{next:?}");
+    received.put_slice(&a_request(command::READ, 0, 0, 8, b""));
+    assert_eq!(
+        transmission.next(&mut received, &mut out, full),
+        Ok(transmission::Next::Room(8)),
+        "each its own"
+    );
 }

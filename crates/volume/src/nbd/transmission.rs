@@ -8,7 +8,9 @@ use std::ops::Range;
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::handshake::{ExportInfo, ProtocolError, Terms};
-use super::limits::{PAYLOAD_MAX_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES};
+use super::limits::{
+    EXTENT_BYTES, EXTENTS_MAX, PAYLOAD_MAX_BYTES, PIECE_BYTES, REQUESTS_MAX, REQUESTS_MAX_BYTES,
+};
 use super::reply::{Replies, Sink};
 use super::wire::{Errno, REQUEST_MAGIC, command, flag};
 
@@ -35,15 +37,6 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Bytes of memory that it holds while it is under way.
-    fn cost_bytes(&self) -> u64 {
-        match self {
-            Self::Read { range, .. } => range.end - range.start,
-            Self::Write { data, .. } => data.len() as u64,
-            _ => 0,
-        }
-    }
-
     /// Whether it is answered as reads are.
     pub fn is_read(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Status { .. })
@@ -64,6 +57,8 @@ pub(super) struct Request {
 pub(super) enum Next {
     /// With more bytes of the client: so many are needed at the least.
     Read(usize),
+    /// When there is room for so many bytes, which [`Transmission::give_room`] says: more than none.
+    Room(usize),
     /// With this request, beside those that are under way.
     Do(Request),
     /// When one of those that are under way is done.
@@ -81,6 +76,8 @@ pub(super) struct Transmission {
     under_way_bytes: u64,
     /// Bytes of a payload that was refused already.
     skip: u64,
+    /// The next request has room.
+    has_room: bool,
     has_refused_write: bool,
     stopping: bool,
 }
@@ -98,8 +95,18 @@ impl Transmission {
     pub fn new(info: &ExportInfo, terms: Terms) -> Self {
         let (size_bytes, read_only) = (info.size_bytes, info.read_only);
         let (under_way, under_way_bytes, skip) = (0, 0, 0);
-        let (has_refused_write, stopping) = (false, false);
-        Self { size_bytes, read_only, terms, under_way, under_way_bytes, skip, has_refused_write, stopping }
+        let (has_room, has_refused_write, stopping) = (false, false, false);
+        Self {
+            size_bytes,
+            read_only,
+            terms,
+            under_way,
+            under_way_bytes,
+            skip,
+            has_room,
+            has_refused_write,
+            stopping,
+        }
     }
 
     /// How replies look on this connection.
@@ -124,13 +131,24 @@ impl Transmission {
         self.under_way_bytes -= cost_bytes;
     }
 
+    /// There is room for the next request, which has asked for it.
+    pub fn give_room(&mut self) {
+        self.has_room = true;
+    }
+
     /// From now on every request is refused: the server stops.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// Takes the next request of `received`; what cannot be done is answered to `out`. Errors: the connection ends.
-    pub fn next(&mut self, received: &mut BytesMut, out: &mut impl Sink) -> Result<Next, ProtocolError> {
+    /// Takes the next request of `received`; what cannot be done is answered to `out`. `take_room` says whether there is room for so many bytes,
+    /// which the request then has; it is asked at most once. Errors: the connection ends.
+    pub fn next(
+        &mut self,
+        received: &mut BytesMut,
+        out: &mut impl Sink,
+        take_room: impl FnOnce(usize) -> bool,
+    ) -> Result<Next, ProtocolError> {
         loop {
             if self.skip > 0 {
                 let len = received.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
@@ -157,15 +175,22 @@ impl Transmission {
             }
             let payload = if head.kind == command::WRITE { head.len as usize } else { 0 };
             let needed = REQUEST_HEAD_BYTES + payload;
-            let cost = if head.kind == command::READ { head.len } else { payload as u32 };
-            if self.under_way >= REQUESTS_MAX || self.under_way_bytes + u64::from(cost) > REQUESTS_MAX_BYTES {
+            let cost = head.cost_bytes();
+            if self.under_way >= REQUESTS_MAX || self.under_way_bytes + cost as u64 > REQUESTS_MAX_BYTES {
                 return Ok(Next::Full);
+            }
+            if cost > 0 && !self.has_room {
+                if !take_room(cost) {
+                    return Ok(Next::Room(cost));
+                }
+                self.has_room = true;
             }
             if received.len() < needed {
                 return Ok(Next::Read(needed - received.len()));
             }
             received.advance(REQUEST_HEAD_BYTES);
             let data = received.split_to(payload).freeze();
+            self.has_room = false;
             return Ok(Next::Do(self.begin(&head, data)));
         }
     }
@@ -183,7 +208,7 @@ impl Transmission {
             command::BLOCK_STATUS => Command::Status { range, one: head.flags & flag::REQ_ONE != 0 },
             _ => unreachable!("other commands are refused"),
         };
-        let cost_bytes = command.cost_bytes();
+        let cost_bytes = head.cost_bytes() as u64;
         self.under_way += 1;
         self.under_way_bytes += cost_bytes;
         Request { cookie: head.cookie, command, cost_bytes }
@@ -255,5 +280,17 @@ impl Head {
         }
         let (flags, kind, cookie) = (bytes.get_u16(), bytes.get_u16(), bytes.get_u64());
         Ok(Self { flags, kind, cookie, offset: bytes.get_u64(), len: bytes.get_u32() })
+    }
+
+    /// Bytes of memory that it holds while it is under way.
+    fn cost_bytes(&self) -> usize {
+        let len = self.len as usize;
+        match self.kind {
+            command::READ | command::WRITE => len,
+            // It is read piece by piece.
+            command::CACHE => len.min(PIECE_BYTES),
+            command::BLOCK_STATUS => EXTENTS_MAX * EXTENT_BYTES,
+            _ => 0,
+        }
     }
 }

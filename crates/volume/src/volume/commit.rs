@@ -1,5 +1,6 @@
 //! Commits: handed over to the chain in the order of their versions, and waited for.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ithaca_chain::{AppendError, Batch, Chain, Run, Ticket};
@@ -57,7 +58,7 @@ impl Inner {
                 }
                 Err(AppendError::Full { free_bytes, reserve_bytes }) => {
                     if !self.make_room().await? {
-                        return Err(VolumeError::Full { free_bytes, reserve_bytes }.into());
+                        return Err(self.full(free_bytes, reserve_bytes).into());
                     }
                 }
                 Err(AppendError::Stopped(why)) => return Err(VolumeError::Stopped(why).into()),
@@ -118,6 +119,13 @@ impl Inner {
         Ok(())
     }
 
+    /// No room is left, and what of that is because of harm.
+    fn full(&self, free_bytes: u64, reserve_bytes: u64) -> VolumeError {
+        let damage = self.chain.stats().damage;
+        let harmed: BTreeSet<u32> = damage.iter().map(|damage| damage.segment).collect();
+        VolumeError::Full { free_bytes, reserve_bytes, harmed_segments: harmed.len() }
+    }
+
     /// The chain is full: gives up what history there is, then transactions, the oldest first. Returns whether that may have made room. Errors: `Stopped`.
     async fn make_room(&self) -> Result<bool, VolumeError> {
         let newest = self.next_version.get() - 1;
@@ -176,7 +184,7 @@ impl Inner {
                     self.env.timeout(TRY_AGAIN, self.chain.stirred()).await.ok();
                 }
                 Err(AppendError::Full { free_bytes, reserve_bytes }) => {
-                    return Err(VolumeError::Full { free_bytes, reserve_bytes });
+                    return Err(self.full(free_bytes, reserve_bytes));
                 }
                 Err(AppendError::Stopped(why)) => return Err(why.into()),
                 Err(other) => return Err(VolumeError::Refused(other)),

@@ -4,9 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use ithaca_env::sim::{Death, DriveFault, Random};
-use ithaca_volume::{Volume, VolumeError};
+use ithaca_volume::{Durability, Volume, VolumeError, VolumeOptions};
 
-use crate::world::{Life, MACHINE, World, number, numbers, open_drive, small_options, small_settings};
+use crate::world::{
+    Life, MACHINE, World, block, create, number, numbers, open_drive, small_options, small_settings,
+};
 
 /// How opens of a harmed drive ended, and blocks that could not be read.
 #[derive(Debug, Default)]
@@ -83,4 +85,36 @@ fn nothing_wrong_is_read_whichever_block_is_harmed() {
     }
     let tally = tally.borrow();
     assert!(tally.opened > 150 && tally.damaged > 10, "{tally:?}: too little was harmed to mean something");
+}
+
+#[test]
+fn a_volume_without_room_tells_of_the_segments_that_harm_keeps() {
+    let world = World::new(22);
+    let drive = Rc::new(RefCell::new(None));
+    let (env, made) = (world.sim.env(world.process), Rc::clone(&drive));
+    world.sim.block_on(world.process, async move {
+        let volume = create(&env, VolumeOptions { blocks: 2000, ..small_options(0) }).await;
+        for at in 0..200 {
+            volume.write(at, block(at + 1), Durability::Stable).await.expect("room");
+        }
+        *made.borrow_mut() = Some(volume);
+    });
+    // In the second segment, which is closed.
+    let offset = (64 << 10) + (256 << 10) + (128 << 10);
+    let harmed = world.sim.drive(MACHINE, "volume");
+    world.sim.fault_drive(harmed, DriveFault::Unreadable { offset });
+    let volume = drive.take().expect("it was made");
+    world.sim.block_on(world.process, async move {
+        volume.scrub().await.expect("it goes on");
+        assert!(!volume.info().chain.damage.is_empty(), "it is found");
+        let mut first = 200;
+        let full = loop {
+            match volume.write(first, block(first + 1), Durability::Stable).await {
+                Ok(_) => first += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, VolumeError::Full { harmed_segments: 1, .. }), "{full}");
+        assert!(full.to_string().contains("1 segments have damage"), "{full}");
+    });
 }

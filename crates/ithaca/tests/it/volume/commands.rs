@@ -72,6 +72,18 @@ fn a_drive_that_is_named_twice_is_refused_and_nothing_is_made() {
     refuse(&[&format!("{one}+{one}")]);
     refuse(&[&one, &one]);
     assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0, "nothing was made");
+    // It seems to be in use by somebody else to who opens it twice.
+    let disk = path("disk");
+    volume(&["create", &disk, "--size", "4M"]).expect(0);
+    for verb in [&["info"] as &[&str], &["info", "--rescue"], &["serve"], &["check"], &["scrub"]] {
+        for dirs in
+            [&[&disk, &disk][..], &[&format!("{disk}+{disk}")], &[&disk, &format!("{disk}/volume.chain")]]
+        {
+            let dirs: Vec<&str> = dirs.iter().map(|dir| dir.as_str()).collect();
+            let told = volume(&[verb, &dirs].concat()).expect(2).stderr;
+            assert!(told.contains("is named twice"), "{verb:?} {dirs:?}: {told}");
+        }
+    }
     // By other names, of what is there.
     std::fs::create_dir(dir.path().join("one")).expect("writable");
     std::fs::create_dir(dir.path().join("other")).expect("writable");
@@ -173,15 +185,20 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     expect(&["info", text(&dir.path().join("zeros"))], 2, "holds no volume");
     let noise = dir.path().join("noise");
     std::fs::write(&noise, vec![7; 32 << 20]).expect("writable");
-    for verb in [&["info"] as &[&str], &["create", "--size", "8M"]] {
+    for verb in ["check", "scrub", "serve"] {
+        expect(&[verb, text(&dir.path().join("zeros"))], 2, "holds no volume");
+    }
+    for verb in [&["info"] as &[&str], &["create", "--size", "8M"], &["check"], &["scrub"], &["serve"]] {
         expect(&[verb, &[text(&noise)]].concat(), 2, "neither blank nor a volume");
     }
     std::fs::write(&noise, b"notes").expect("writable");
     expect(&["info", text(&noise)], 2, "a file of 5 bytes is no drive");
+    expect(&["check", text(&noise)], 2, "a file of 5 bytes is no drive");
     // By its name it was one.
     std::fs::create_dir(dir.path().join("harmed")).expect("writable");
     std::fs::write(dir.path().join("harmed/volume.chain"), vec![7; 32 << 20]).expect("writable");
     expect(&["info", text(&dir.path().join("harmed"))], 4, "0 of 4 superblock copies are good");
+    expect(&["check", text(&dir.path().join("harmed"))], 4, "the volume is damaged");
     let named = volume(&["snapshot", text(&disk), "a@b"]).expect(2).stderr;
     assert!(named.contains("a@b") && named.contains("without `@`"), "{named}");
     let served = Served::start(&disk);
@@ -312,6 +329,22 @@ fn a_volume_that_is_harmed_says_so_and_names_the_blocks() {
     file.write_all(b"A").expect("writable");
     let checked = volume(&["check", text(&disk)]).expect(4).text();
     assert!(checked.contains("the data of blocks 3 to 3"), "{checked}");
+    let told = volume(&["info", text(&disk)]).expect(0).text();
+    assert!(told.contains("\n  damaged: ") && told.contains("the data of blocks 3 to 3"), "{told}");
+    let told = volume(&["info", text(&disk), "--json"]).expect(0).text();
+    assert!(told.contains("\"damaged\":1,\"damage\":[\"") && told.contains("blocks 3 to 3"), "{told}");
+}
+
+#[test]
+fn a_socket_with_a_path_that_is_too_long_is_wrong_usage() {
+    let dir = temp_dir();
+    let disk = dir.path().join("disk");
+    volume(&["create", text(&disk), "--size", "4M"]).expect(0);
+    let long = dir.path().join("x".repeat(125));
+    for verb in [&["info"] as &[&str], &["scrub"], &["serve", "--nbd", "127.0.0.1:0"]] {
+        let told = volume(&[verb, &[text(&disk), "--socket", text(&long)]].concat()).expect(2).stderr;
+        assert!(told.contains("a socket's may have 107"), "{told}");
+    }
 }
 
 /// The program for a user who has no more rights than a file's mode gives. `None` where root cannot give them up.

@@ -85,3 +85,33 @@ fn a_volume_that_was_no_mirror_becomes_one() {
     assert_eq!(Served::start(Path::new(&two)).stop(), Some(0));
     assert!(volume(&["info", &two]).expect(0).text().contains("snapshot first"));
 }
+
+#[test]
+fn a_side_that_was_cut_short_is_told_by_a_scrub_and_left_out_at_a_start() {
+    let dir = temp_dir();
+    let path = |name: &str| text(&dir.path().join(name)).to_owned();
+    let [a, b] = ["a", "b"].map(&path);
+    let both = format!("{a}+{b}");
+    volume(&["create", &both, "--size", "8M"]).expect(0);
+    let served = Served::start(Path::new(&both));
+    assert!(volume(&["scrub", &both]).expect(0).text().contains("0 places repaired"));
+    let file = std::fs::OpenOptions::new().write(true).open(format!("{b}/volume.chain")).expect("writable");
+    // Within its last segment, which nothing is written to so soon: a write behind the end would make it longer.
+    file.set_len(70 << 20).expect("a file");
+    for told in [volume(&["scrub", &both]).expect(4), volume(&["scrub", &both, "--json"]).expect(4)] {
+        let told = told.text();
+        assert!(
+            told.contains("b/volume.chain has 73400320 bytes") && told.contains("once without it"),
+            "{told}"
+        );
+    }
+    assert_eq!(served.stop(), Some(0));
+    for verb in ["serve", "info"] {
+        let told = volume(&[verb, &both]).expect(4).stderr;
+        assert!(told.contains("has 73400320 bytes") && told.contains("once without it"), "{told}");
+    }
+    assert_eq!(Served::start(Path::new(&a)).stop(), Some(0));
+    std::fs::remove_file(format!("{b}/volume.chain")).expect("it is there");
+    rebuild(&both);
+    assert_eq!(states(&both), ["live", "live"]);
+}

@@ -149,7 +149,16 @@ impl Client {
     }
 
     pub async fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
-        self.ask(READ, 0, offset, len, b"").await?;
+        self.send(READ, 0, offset, len, b"");
+        self.read_answer(len).await
+    }
+
+    /// Waits for the answer of a read of so many bytes.
+    pub async fn read_answer(&mut self, len: u32) -> Result<Vec<u8>, u32> {
+        match self.answer().await.expect("the connection is there") {
+            0 => {}
+            error => return Err(error),
+        }
         Ok(self.take(len as usize).await.expect("the connection is there").to_vec())
     }
 

@@ -1,6 +1,7 @@
 //! Volumes as block devices: several clients of one server, on simulated sockets and drives.
 
 pub mod client;
+mod room;
 pub mod transactions;
 
 use std::cell::Cell;

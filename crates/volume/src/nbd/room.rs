@@ -1,0 +1,160 @@
+//! Room for the data of requests: how much all connections of a server hold together, and whose turn it is. (docs/protocol/nbd.md)
+//!
+//! * A request that carries data asks for room before anything is done for it; a write does before its data is taken in. Until it has some it
+//!   waits in the socket, and holds nothing.
+//! * Each connection has a little room of its own, whatever the others do, and all of them share the rest. One request of a connection
+//!   waits at a time, in one queue, so that connections take turns.
+//! * A request gives its room back when its data is stored, or when the client has taken most of the replies. That needs no more room, of
+//!   nobody.
+//! * What is more than a connection's own room depends on others, and their clients may have stopped. Who has waited long for shared room
+//!   ends the connections that have kept some just as long for their clients.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ithaca_env::net::Writer;
+use ithaca_env::sync::{Permit, Semaphore};
+use ithaca_env::task::{Ended, race};
+use ithaca_env::{Env, Time};
+
+use super::limits::{OWN_ROOM_BYTES, SHARED_ROOM_BYTES};
+
+/// How long a client may be waited for by a request that has shared room, while another one waits for that room.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The room of a server.
+pub(super) struct Room {
+    env: Env,
+    shared: Semaphore,
+    held_bytes: Cell<usize>,
+    /// Whether some of the shared room was held since memory was given back.
+    was_shared: Cell<bool>,
+    /// Connections for whose clients requests wait that have shared room, and since when.
+    awaited: RefCell<BTreeMap<u64, (Time, Writer)>>,
+    next: Cell<u64>,
+}
+
+impl Room {
+    /// Nobody has any.
+    pub fn new(env: &Env) -> Rc<Self> {
+        let shared = Semaphore::new(SHARED_ROOM_BYTES);
+        let (held_bytes, was_shared) = (Cell::default(), Cell::default());
+        let (awaited, next) = (RefCell::default(), Cell::default());
+        Rc::new(Self { env: env.clone(), shared, held_bytes, was_shared, awaited, next })
+    }
+
+    /// Bytes that requests have room for.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes.get()
+    }
+
+    /// A connection has ended, and holds nothing any more. After the last one that had much of late the system has the memory back: the
+    /// allocator would keep most of it.
+    pub fn connection_ended(&self) {
+        if self.shared.held() == 0 && self.was_shared.take() {
+            self.env.give_memory_back();
+        }
+    }
+
+    /// Shared room for more than a connection has of its own.
+    async fn much(&self, bytes: usize) -> Permit {
+        let mut turn = pin!(self.shared.acquire(bytes));
+        loop {
+            match self.env.timeout(PATIENCE, turn.as_mut()).await {
+                Ok(permit) => return permit,
+                Err(_) => self.end_awaited(),
+            }
+        }
+    }
+
+    /// Ends the connections that have kept shared room for so long for their clients.
+    fn end_awaited(&self) {
+        let now = self.env.now();
+        let awaited = self.awaited.borrow();
+        let long = awaited.values().filter(|(since, _)| now.since(*since) >= PATIENCE);
+        let long: BTreeMap<_, _> = long.map(|(_, writer)| (writer.peer_addr(), writer.clone())).collect();
+        drop(awaited);
+        for (peer, writer) in long {
+            let seconds = PATIENCE.as_secs();
+            tracing::warn!(%peer, "nbd: others need the memory that was kept for this client for {seconds} s: it is disconnected");
+            writer.close();
+        }
+    }
+}
+
+/// The room of one connection.
+pub(super) struct ConnectionRoom {
+    room: Rc<Room>,
+    own: Semaphore,
+    writer: Writer,
+}
+
+impl ConnectionRoom {
+    /// Of the connection that `writer` sends on.
+    pub fn new(room: &Rc<Room>, writer: Writer) -> Self {
+        Self { room: Rc::clone(room), own: Semaphore::new(OWN_ROOM_BYTES), writer }
+    }
+
+    /// Room for a request of so many bytes, if the connection has that of its own.
+    pub fn try_acquire(&self, bytes: usize) -> Option<Held> {
+        let permit = if bytes <= OWN_ROOM_BYTES { self.own.try_acquire(bytes) } else { None };
+        permit.map(|permit| self.held(permit, false))
+    }
+
+    /// Room for a request of so many bytes. Dropping the future gives the turn up.
+    pub async fn acquire(&self, bytes: usize) -> Held {
+        if bytes > OWN_ROOM_BYTES {
+            return self.held(self.room.much(bytes).await, true);
+        }
+        match race(self.own.acquire(bytes), self.room.shared.acquire(bytes)).await {
+            Ended::First(permit) => self.held(permit, false),
+            Ended::Second(permit) => self.held(permit, true),
+        }
+    }
+
+    fn held(&self, permit: Permit, is_shared: bool) -> Held {
+        self.room.held_bytes.set(self.room.held_bytes.get() + permit.count());
+        self.room.was_shared.set(self.room.was_shared.get() || is_shared);
+        Held { room: Rc::clone(&self.room), permit, writer: is_shared.then(|| self.writer.clone()) }
+    }
+}
+
+/// What a request has room for, until this is dropped.
+pub(super) struct Held {
+    room: Rc<Room>,
+    permit: Permit,
+    /// Of the connection, if the room is shared.
+    writer: Option<Writer>,
+}
+
+impl Held {
+    /// From now on the request waits for its client, until what is returned is dropped. `None` if nobody else minds.
+    pub fn awaits_client(&self) -> Option<Awaiting> {
+        let writer = self.writer.clone()?;
+        let (id, since) = (self.room.next.get(), self.room.env.now());
+        self.room.next.set(id + 1);
+        self.room.awaited.borrow_mut().insert(id, (since, writer));
+        Some(Awaiting { room: Rc::clone(&self.room), id })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.room.held_bytes.set(self.room.held_bytes.get() - self.permit.count());
+    }
+}
+
+/// A request with shared room waits for its client, until this is dropped.
+pub(super) struct Awaiting {
+    room: Rc<Room>,
+    id: u64,
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        self.room.awaited.borrow_mut().remove(&self.id);
+    }
+}
