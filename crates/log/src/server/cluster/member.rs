@@ -289,13 +289,16 @@ impl Member {
         Ok(client)
     }
 
-    /// Trims what nobody holds any more by `layout`, or by one before it, if the cluster has gone on without nodes since the layout that was applied
-    /// last: before its unit serves in that epoch, so that nobody fills what was lost, one position after the other.
+    /// If the cluster has gone on without nodes since the layout that was applied last: forgets views, and trims what nobody holds any more by
+    /// `layout` or one before it; before its unit serves in that epoch, so that nobody fills what was lost, one position after the other.
     async fn take_loss(&self, layout: &Layout) {
-        let trimmed = self.keeper.lost_at(self.options.id);
         let applied = self.applied.get();
-        let is_new = applied == Epoch(0) || layout.epoch.is_after_loss_since(applied);
-        let (true, false, Ok(unit)) = (is_new, trimmed.is_empty(), self.unit()) else { return };
+        if applied > Epoch(0) && !layout.epoch.is_after_loss_since(applied) {
+            return;
+        }
+        self.node.views.forget();
+        let trimmed = self.keeper.lost_at(self.options.id);
+        let (false, Ok(unit)) = (trimmed.is_empty(), self.unit()) else { return };
         let copied = Copied { trimmed, ..Copied::default() };
         if let Err(why) = unit.restore(layout.epoch, copied).await {
             tracing::warn!(node = self.options.id.0, %why, "what is lost for good is not trimmed");
