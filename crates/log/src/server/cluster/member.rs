@@ -60,6 +60,8 @@ pub(super) struct Member {
     pub(super) over_since: Cell<Option<(Epoch, Time)>>,
     /// Whether the others do not reach it, which it has told.
     pub(super) is_unheard: Cell<bool>,
+    /// Whether it stays out since the layout has too many ranges, which it has told.
+    pub(super) is_short_of_ranges: Cell<bool>,
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
     pub(super) began_in: Epoch,
     applied: Cell<Epoch>,
@@ -119,6 +121,7 @@ impl Member {
             beating: RefCell::default(),
             over_since: Cell::default(),
             is_unheard: Cell::default(),
+            is_short_of_ranges: Cell::default(),
             began_in,
             applied: Cell::default(),
             state: Cell::new(NodeState::Serving),
