@@ -65,6 +65,8 @@ pub(super) struct Member {
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
     pub(super) began_in: Epoch,
     applied: Cell<Epoch>,
+    /// The epoch in which it has done last what a loss of nodes asks of it.
+    loss_taken: Cell<Epoch>,
     state: Cell<NodeState>,
     /// Whether its unit has room.
     pub(super) room: RefCell<Room>,
@@ -124,6 +126,7 @@ impl Member {
             is_short_of_ranges: Cell::default(),
             began_in,
             applied: Cell::default(),
+            loss_taken: Cell::default(),
             state: Cell::new(NodeState::Serving),
             room: RefCell::default(),
             completed: RefCell::default(),
@@ -292,13 +295,14 @@ impl Member {
         Ok(client)
     }
 
-    /// If the cluster has gone on without nodes since the layout that was applied last: forgets views, and trims what nobody holds any more by
-    /// `layout` or one before it; before its unit serves in that epoch, so that nobody fills what was lost, one position after the other.
+    /// If the cluster has gone on without nodes, and this is not done yet: forgets views, and trims what nobody holds any more by `layout` or one
+    /// before it. That is before its unit serves in that epoch, so that nobody fills what was lost, one position after the other. An earlier life
+    /// may not have come to it; in the epoch that the node began with its unit serves nothing.
     async fn take_loss(&self, layout: &Layout) {
-        let applied = self.applied.get();
-        if applied > Epoch(0) && !layout.epoch.is_after_loss_since(applied) {
+        if layout.epoch <= self.began_in || !layout.epoch.is_after_loss_since(self.loss_taken.get()) {
             return;
         }
+        self.loss_taken.set(layout.epoch);
         self.node.views.forget();
         let trimmed = self.keeper.lost_at(self.options.id);
         let (false, Ok(unit)) = (trimmed.is_empty(), self.unit()) else { return };
