@@ -384,6 +384,31 @@ fn two_thousand_restarts_of_a_node_leave_every_entry_in_its_place_and_room_in_th
     }
 }
 
+#[test]
+fn ranges_are_kept_for_nodes_that_go() {
+    // With none left no node that is gone could be taken out, and nothing would be appended any more.
+    let mut layout = first(3, 2);
+    let mut active = layout.ranges.pop().expect("there is one");
+    let few = limits::LAYOUT_RANGES_MAX_COUNT as u64 / 4 * 3 - 2;
+    for start in 0..few {
+        let mut closed = active.clone();
+        (closed.start, closed.end) = (LogPos(start), LogPos(start + 1));
+        for stripe in &mut closed.stripes {
+            stripe.base = layout.next_base;
+            layout.next_base.0 += limits::STRIPE_ADDRESSES;
+        }
+        layout.ranges.push(closed);
+    }
+    active.start = LogPos(few);
+    layout.ranges.push(active);
+    assert!(!layout.is_short_of_ranges());
+    let out = change(&layout, few + 2, &lost(&[3]));
+    assert!(out.is_short_of_ranges(), "{} ranges", out.ranges.len());
+    let none = change(&change(&out, few + 4, &lost(&[2])), few + 6, &joined(&[2]));
+    let trimmed = Change { trimmed: LogPos(few / 2), ..Change::default() };
+    assert!(none.is_short_of_ranges() && !change(&none, few + 8, &trimmed).is_short_of_ranges());
+}
+
 /// Addresses in blocks, as `first..end`; an address that is not the first of its block as `block+rest`.
 fn blocks(ranges: &[crate::pos::AddrRange]) -> Vec<String> {
     let block = |addr: Addr| match addr.0 % limits::STRIPE_ADDRESSES {

@@ -65,6 +65,13 @@ impl Layout {
         self.in_use().count() == self.nodes.len() && self.lacking().is_empty()
     }
 
+    /// Whether the ranges that a layout has room for are kept for nodes that go: each that comes in takes one, and one that is started again and
+    /// again would leave none. Trims take ranges away.
+    pub fn is_short_of_ranges(&self) -> bool {
+        self.ranges.len() >= limits::LAYOUT_RANGES_MAX_COUNT / 4 * 3
+            || self.encoded_bytes() >= limits::LAYOUT_MAX_BYTES / 4 * 3
+    }
+
     /// How many stripes `node` is a replica of.
     pub fn stripes_of(&self, node: NodeId) -> usize {
         let stripes = self.ranges.iter().flat_map(|range| &range.stripes);

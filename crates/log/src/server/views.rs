@@ -29,6 +29,10 @@ pub type Answering = Pin<Box<dyn Future<Output = Bytes>>>;
 pub trait ViewHost {
     /// The answer to a question about the object of a stream, at most [`limits::VIEW_ANSWER_MAX_BYTES`].
     fn ask(&self, stream: StreamId, question: Bytes) -> Answering;
+
+    /// The cluster has gone on without nodes that are gone for good: what is kept may rest on what is lost. The host MUST forget all of it, and
+    /// reach the log by another client.
+    fn forget(&self);
 }
 
 /// A node's host, and the questions that it is working on.
@@ -41,6 +45,13 @@ pub(super) struct Views {
 impl Views {
     pub(super) fn host(&self, host: Rc<dyn ViewHost>) {
         self.host.replace(Some(host));
+    }
+
+    /// Has the host forget what it keeps.
+    pub(super) fn forget(&self) {
+        if let Some(host) = &*self.host.borrow() {
+            host.forget();
+        }
     }
 
     /// Whether there is a host.

@@ -1,8 +1,8 @@
 //! A cluster that goes on without nodes that are gone for good.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,15 +13,16 @@ use ithaca_env::Env;
 use ithaca_env::sim::Sim;
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_log::client::{
-    Client, ClientError, ClientOptions, Connection, EntryKind, GivenUp, GivingUp, Identity, LossError,
-    give_up,
+    Client, ClientError, ClientOptions, Connection, EntryKind, Forming, GivenUp, GivingUp, Identity,
+    LossError, form, give_up,
 };
 use ithaca_log::layout::{Change, Layout};
 use ithaca_log::limits;
 use ithaca_log::planted::Planted;
 use ithaca_log::pos::{Ballot, ClientId, ClusterId, Epoch, LogPos, NodeId, StreamId};
-use ithaca_log::server::{NodeOptions, StartError};
+use ithaca_log::server::{Answering, ClusterNode, NodeOptions, StartError, ViewHost};
 use ithaca_log::wire::{Accept, Accepted, Message, Prepare, Promise, Seal, Sealed, Vote};
+use tempfile::TempDir;
 
 use crate::nodes::{Cluster, node_options};
 use crate::worlds::run;
@@ -92,10 +93,28 @@ async fn check(client: &Client, end: u64, is_left: impl Fn(u64) -> bool) {
     assert_eq!(client.read(LogPos(behind(end))).await.expect("appended").data, entry(end));
 }
 
+/// A host of views that counts how often it was to forget them.
+#[derive(Default)]
+struct Forgetful {
+    forgotten: Cell<u64>,
+}
+
+impl ViewHost for Forgetful {
+    fn ask(&self, _: StreamId, question: Bytes) -> Answering {
+        Box::pin(async { question })
+    }
+
+    fn forget(&self) {
+        self.forgotten.set(self.forgotten.get() + 1);
+    }
+}
+
 #[test]
 fn one_node_of_three_goes_on_with_what_it_holds() {
     run(|env, _dir| async move {
         let mut cluster = Cluster::form(&env, 3, 2, of).await;
+        let host = Rc::new(Forgetful::default());
+        cluster.node(1).host_views(&(Rc::clone(&host) as Rc<dyn ViewHost>));
         let before = append(&cluster.client, 0..300).await;
         assert_eq!(before.last(), Some(&LogPos(299)));
         cluster.kill(2);
@@ -105,7 +124,8 @@ fn one_node_of_three_goes_on_with_what_it_holds() {
         assert_eq!(done.lost, Some(100 + limits::FILL_AHEAD_MAX_COUNT));
         let after = client(&env, &cluster).await;
         check(&after, 300, |number| number % 3 != 1).await;
-        // What the one before has read may be lost.
+        // What the one before has read may be lost, and views that a node keeps may rest on it.
+        assert_eq!(host.forgotten.get(), 1);
         let epoch = done.layout.epoch;
         assert_eq!(cluster.client.append(entry(0)).await, Err(ClientError::AfterLoss { epoch }));
         assert_eq!(cluster.client.read(LogPos(0)).await, Err(ClientError::AfterLoss { epoch }));
@@ -233,6 +253,37 @@ fn what_the_cluster_goes_on_without_by_itself_or_that_is_there_is_not_given_up()
         let done = without(&env, &cluster, &[2, 3, 4]).await.expect("given up");
         assert_eq!(done.layout.nodes.len(), 1);
     });
+}
+
+#[test]
+fn a_node_that_the_others_hear_is_not_given_up_by_who_does_not() {
+    // It would be left with what it holds, and the others go on without knowing.
+    let sim = Sim::new(1);
+    let ip = |id: u64| IpAddr::from([10, 0, 0, id as u8]);
+    let (mut nodes, mut addrs, mut dirs) = (Vec::new(), Vec::new(), Vec::new());
+    for id in 1..=3 {
+        let process = sim.process("node", ip(id));
+        let (env, dir) = (sim.env(process), TempDir::new().expect("a directory"));
+        let options = NodeOptions { listen: (ip(id), 0).into(), ..of(dir.path(), id) };
+        let started = sim.block_on(process, async move { ClusterNode::start(&env, options).await });
+        nodes.push(started.expect("it starts"));
+        addrs.push((NodeId(id), nodes[nodes.len() - 1].addr()));
+        dirs.push(dir);
+    }
+    let operator = sim.process("operator", ip(4));
+    let (env, forming) = (sim.env(operator), addrs.clone());
+    sim.block_on(operator, async move {
+        let forming = Forming { nodes: forming, replicas: 2, min_replicas: 2, timeout: TIMEOUT };
+        form(&env, &forming).await.expect("they are free");
+    });
+    sim.run_for(Duration::from_secs(2));
+    [2, 3].iter().for_each(|&id| sim.partition(ip(4), ip(id)));
+    let env = sim.env(operator);
+    let refused = sim.block_on(operator, async move {
+        let (endpoints, gone) = (vec![addrs[0].1], [2, 3].map(NodeId).to_vec());
+        give_up(&env, &GivingUp { endpoints, gone, timeout: TIMEOUT, planted: Planted::NONE }).await
+    });
+    assert_eq!(refused, Err(LossError::Heard { node: NodeId(2), by: NodeId(1) }));
 }
 
 /// What node `id` answers to a message that another node sends.

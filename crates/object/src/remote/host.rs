@@ -116,6 +116,10 @@ impl ViewHost for Host {
             answer.to_bytes()
         })
     }
+
+    fn forget(&self) {
+        self.inner.forget_all();
+    }
 }
 
 impl Inner {
@@ -169,7 +173,7 @@ impl Inner {
             let known = self.runtime.borrow().clone();
             match known.filter(|runtime| !runtime.client().is_after_loss()) {
                 Some(runtime) => return Ok(runtime),
-                // What the views hold may be lost.
+                // It connected just before the cluster lost nodes, and was not told with the others.
                 None => self.forget_all(),
             }
             let ticket = self.connected.ticket();

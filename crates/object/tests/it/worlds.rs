@@ -19,6 +19,8 @@ impl ViewHost for Away {
         let refused = Refused::Unavailable { why: "it is away".to_owned() };
         Box::pin(async { Answer::Refused(refused).to_bytes() })
     }
+
+    fn forget(&self) {}
 }
 
 /// A cluster that serves.

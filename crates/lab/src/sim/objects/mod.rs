@@ -176,6 +176,10 @@ impl ViewHost for Moody {
         let refused = Answer::Refused(Refused::Unavailable { why: "it is in no mood".to_owned() });
         Box::pin(async move { refused.to_bytes() })
     }
+
+    fn forget(&self) {
+        self.host.forget();
+    }
 }
 
 fn client_options() -> ClientOptions {

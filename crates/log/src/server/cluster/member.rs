@@ -60,9 +60,13 @@ pub(super) struct Member {
     pub(super) over_since: Cell<Option<(Epoch, Time)>>,
     /// Whether the others do not reach it, which it has told.
     pub(super) is_unheard: Cell<bool>,
+    /// Whether it stays out since the layout has too many ranges, which it has told.
+    pub(super) is_short_of_ranges: Cell<bool>,
     /// The epoch of the layout that the node began with: what it served in it in an earlier life is over.
     pub(super) began_in: Epoch,
     applied: Cell<Epoch>,
+    /// The epoch in which it has done last what a loss of nodes asks of it.
+    loss_taken: Cell<Epoch>,
     state: Cell<NodeState>,
     /// Whether its unit has room.
     pub(super) room: RefCell<Room>,
@@ -119,8 +123,10 @@ impl Member {
             beating: RefCell::default(),
             over_since: Cell::default(),
             is_unheard: Cell::default(),
+            is_short_of_ranges: Cell::default(),
             began_in,
             applied: Cell::default(),
+            loss_taken: Cell::default(),
             state: Cell::new(NodeState::Serving),
             room: RefCell::default(),
             completed: RefCell::default(),
@@ -289,13 +295,17 @@ impl Member {
         Ok(client)
     }
 
-    /// Trims what nobody holds any more by `layout`, or by one before it, if the cluster has gone on without nodes since the layout that was applied
-    /// last: before its unit serves in that epoch, so that nobody fills what was lost, one position after the other.
+    /// If the cluster has gone on without nodes, and this is not done yet: forgets views, and trims what nobody holds any more by `layout` or one
+    /// before it. That is before its unit serves in that epoch, so that nobody fills what was lost, one position after the other. An earlier life
+    /// may not have come to it; in the epoch that the node began with its unit serves nothing.
     async fn take_loss(&self, layout: &Layout) {
+        if layout.epoch <= self.began_in || !layout.epoch.is_after_loss_since(self.loss_taken.get()) {
+            return;
+        }
+        self.loss_taken.set(layout.epoch);
+        self.node.views.forget();
         let trimmed = self.keeper.lost_at(self.options.id);
-        let applied = self.applied.get();
-        let is_new = applied == Epoch(0) || layout.epoch.is_after_loss_since(applied);
-        let (true, false, Ok(unit)) = (is_new, trimmed.is_empty(), self.unit()) else { return };
+        let (false, Ok(unit)) = (trimmed.is_empty(), self.unit()) else { return };
         let copied = Copied { trimmed, ..Copied::default() };
         if let Err(why) = unit.restore(layout.epoch, copied).await {
             tracing::warn!(node = self.options.id.0, %why, "what is lost for good is not trimmed");

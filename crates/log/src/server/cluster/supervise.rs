@@ -13,6 +13,7 @@ use super::reconfigure::reconfigure;
 use super::room;
 use crate::detector::Detector;
 use crate::layout::{Change, Layout, Node as Listed, NodeState as Standing};
+use crate::limits;
 use crate::pos::NodeId;
 use crate::wire::NodeState;
 
@@ -107,7 +108,9 @@ impl Member {
         // What a leaving node holds is copied from it in an epoch that its unit serves, which after a restart is a new one.
         if !in_use.contains(&me) && own.state != Standing::Leaving {
             let is_needed = layout.units().count() < usize::from(layout.replicas);
-            let may_come = own.state == Standing::Out && detector.may_return(now, is_needed);
+            let may_come = own.state == Standing::Out
+                && detector.may_return(now, is_needed)
+                && (is_needed || self.has_ranges_left(layout));
             let comes = may_come && self.is_heard(&detector, own) && !is_cut_off;
             return room::standing(self, layout, own).filter(|_| comes).map(change_to);
         }
@@ -140,6 +143,23 @@ impl Member {
         let completed = self.completed.borrow().clone();
         // Each layout interrupts those who append: what is copied soon is listed with it.
         (!completed.is_empty() && !self.more_come(now)).then(|| Change { completed, ..Change::default() })
+    }
+
+    /// Whether `layout` has room for what changes when a node comes in that is not needed. Where it has not, that is told once.
+    fn has_ranges_left(&self, layout: &Layout) -> bool {
+        let is_short = layout.is_short_of_ranges();
+        if is_short && !self.is_short_of_ranges.replace(is_short) {
+            let (node, ranges, max) =
+                (self.options.id.0, layout.ranges.len(), limits::LAYOUT_RANGES_MAX_COUNT);
+            tracing::warn!(
+                node,
+                ranges,
+                max,
+                "nodes have come and gone too often: this one stays out until a prefix of the log is trimmed"
+            );
+        }
+        self.is_short_of_ranges.set(is_short);
+        !is_short
     }
 
     /// Whether the others hear this node, which stands in the layout as `own`. Where they do not, that is told once: nobody else can know that it
