@@ -165,7 +165,7 @@ pub fn give_up(global: &Global, nodes: &[u64], out: &mut Output) -> Result<(), F
     out.either(
         || match done.lost {
             Some(_) => format!(
-                "in epoch {epoch} the cluster is of the nodes {left}; {lost} positions that nobody holds are trimmed, and the log goes on at {tail}"
+                "in epoch {epoch} the cluster is of the nodes {left}; {lost} positions are lost, and the log goes on at {tail}"
             ),
             None => format!("in epoch {epoch} the cluster is of the nodes {left} already"),
         },

@@ -19,7 +19,7 @@ use ithaca_env::{Env, Time};
 use thiserror::Error;
 
 use super::connection::CallError;
-use super::error::ClientError;
+use super::error::{ClientError, Phase};
 use super::form::{FormError, ask, known_to, remind};
 use crate::layout::{self, Layout};
 use crate::limits;
@@ -54,7 +54,8 @@ pub struct GivingUp {
 pub struct GivenUp {
     /// The layout without those nodes, which all others know.
     pub layout: Layout,
-    /// Positions that nobody holds any more, or never did, which are trimmed; `None` if it was so before.
+    /// Positions below the end of what is left that nobody holds any more, those that were trimmed before among them; `None` if it was done before.
+    /// With 0 nothing is lost that was ever acknowledged.
     pub lost: Option<u64>,
 }
 
@@ -130,7 +131,7 @@ fn list(nodes: &[NodeId]) -> String {
 /// Errors: see [`LossError`]. Failed or dropped, it may be called again.
 pub async fn give_up(env: &Env, giving: &GivingUp) -> Result<GivenUp, LossError> {
     let deadline = env.now() + giving.timeout;
-    let mut known = newest(env, &giving.endpoints).await?;
+    let mut known = newest(env, &giving.endpoints, deadline).await?;
     loop {
         let step = Attempt { env, giving, before: &known, deadline };
         match step.run().await? {
@@ -145,8 +146,8 @@ pub async fn give_up(env: &Env, giving: &GivingUp) -> Result<GivenUp, LossError>
 }
 
 /// The newest layout that an endpoint tells.
-async fn newest(env: &Env, endpoints: &[SocketAddr]) -> Result<Layout, LossError> {
-    let until = env.now() + PATIENCE;
+async fn newest(env: &Env, endpoints: &[SocketAddr], deadline: Time) -> Result<Layout, LossError> {
+    let until = deadline.min(env.now() + PATIENCE);
     let ask = |&addr| known_to(env, (NodeId(0), addr), until);
     let told: Vec<_> = gather(endpoints.iter().map(ask).collect(), |_| false).await;
     let mut found: Result<(Layout, SocketAddr), LossError> = Err(LossError::Unknown(ClientError::NoEndpoint));
@@ -159,7 +160,15 @@ async fn newest(env: &Env, endpoints: &[SocketAddr]) -> Result<Layout, LossError
             (Ok(Some(layout)), Ok((before, _))) if layout.epoch <= before.epoch => {}
             (Ok(Some(layout)), _) => found = Ok((layout, addr)),
             (Ok(None), Err(_)) => found = Err(LossError::Unknown(ClientError::NoCluster { addr })),
-            (Err(error), Err(LossError::Unknown(ClientError::NoEndpoint))) => found = Err(error.into()),
+            (Err(error), Err(LossError::Unknown(ClientError::NoEndpoint))) => {
+                found = Err(match error {
+                    FormError::Node { addr, error, .. } => {
+                        let (epoch, phase) = (Epoch(0), Phase::Layout);
+                        LossError::Unknown(ClientError::Node { addr, epoch, phase, error })
+                    }
+                    error => error.into(),
+                });
+            }
             _ => {}
         }
     }
@@ -206,11 +215,19 @@ impl Attempt<'_> {
         if deciding.is_empty() {
             return Err(LossError::NobodyDecides { nodes: acceptors });
         }
-        if 2 * deciding.len() > acceptors.len() && before.check_sealable(gone).is_ok() {
+        // Who does not hear most of the members proposes nothing.
+        let are_heard = 2 * rest.len() > before.nodes.len();
+        if are_heard && 2 * deciding.len() > acceptors.len() && before.check_sealable(gone).is_ok() {
             return Err(LossError::NotNeeded);
         }
         self.tell(before, &rest).await?;
-        self.check_unheard(&rest).await?;
+        if let Err(heard) = self.check_unheard(&rest).await {
+            // By a later layout they are watched by nobody any more.
+            return match self.newer(&rest).await? {
+                Some(newer) => Ok(Step::Again(Some(newer))),
+                None => Err(heard),
+            };
+        }
         let done = self.decide(&deciding, &rest).await;
         // Who was told of a later layout meanwhile refuses what is asked by this one.
         match done {
@@ -293,7 +310,9 @@ impl Attempt<'_> {
             let accepted = self.ask_all::<_, Accepted>(deciding, |_| accept.clone()).await?;
             if accepted.iter().all(|accepted| matches!(accepted.vote, Vote::Given { .. })) {
                 self.tell(&next, rest).await?;
-                let lost = self.before.lost_by(&next).iter().map(|part| part.addresses.count()).sum();
+                let parts = self.before.lost_by(&next);
+                let all: u64 = parts.iter().map(|part| part.addresses.count()).sum();
+                let lost = all.saturating_sub(limits::FILL_AHEAD_MAX_COUNT);
                 let is_without = self.giving.gone.iter().all(|&node| next.node(node).is_none());
                 return Ok(match is_without {
                     true => Step::Done(GivenUp { layout: next, lost: Some(lost) }),

@@ -121,7 +121,7 @@ fn one_node_of_three_goes_on_with_what_it_holds() {
         cluster.kill(3);
         let done = without(&env, &cluster, &[2, 3]).await.expect("given up");
         // Position 1, 4, ... stood on nodes 2 and 3.
-        assert_eq!(done.lost, Some(100 + limits::FILL_AHEAD_MAX_COUNT));
+        assert_eq!(done.lost, Some(100));
         let after = client(&env, &cluster).await;
         check(&after, 300, |number| number % 3 != 1).await;
         // What the one before has read may be lost, and views that a node keeps may rest on it.
@@ -171,7 +171,7 @@ fn one_node_goes_on_with_everything_where_each_has_a_copy_of_all() {
         cluster.kill(1);
         cluster.kill(2);
         let done = without(&env, &cluster, &[1, 2]).await.expect("given up");
-        assert_eq!(done.lost, Some(limits::FILL_AHEAD_MAX_COUNT), "nothing but what was never written");
+        assert_eq!(done.lost, Some(0), "nothing but what was never written");
         check(&client(&env, &cluster).await, 50, |_| true).await;
     });
 }
@@ -201,7 +201,7 @@ fn a_stripe_that_has_lost_every_replica_is_given_up_by_a_majority_too() {
         let is_left = |number: u64| is_held(&before, LogPos(number), &[3, 4]);
         let left: Vec<u64> = (0..150).filter(|&number| is_left(number)).collect();
         assert!(left.len() < 150 && left.len() > 75, "{}", left.len());
-        assert_eq!(done.lost, Some(150 - left.len() as u64 + limits::FILL_AHEAD_MAX_COUNT));
+        assert_eq!(done.lost, Some(150 - left.len() as u64));
         check(&after, 150, is_left).await;
         // What is left of a stream is read, and more comes behind.
         let placed = after.append_to(&[stream], entry(7)).await.expect("appended");
@@ -221,6 +221,20 @@ fn a_stripe_that_has_lost_every_replica_is_given_up_by_a_majority_too() {
         }
         cluster.client = after;
         cluster.until(&env, "all have all", Layout::is_whole).await;
+    });
+}
+
+#[test]
+fn half_of_the_members_are_given_up_although_the_others_hold_everything() {
+    // Who hears no majority of the members may be cut off itself, and changes nothing.
+    run(|env, _dir| async move {
+        let mut cluster = Cluster::form(&env, 4, 2, of).await;
+        append(&cluster.client, 0..40).await;
+        cluster.kill(2);
+        cluster.kill(4);
+        let done = without(&env, &cluster, &[2, 4]).await.expect("given up");
+        assert_eq!(done.lost, Some(0));
+        check(&client(&env, &cluster).await, 40, |_| true).await;
     });
 }
 
@@ -350,7 +364,7 @@ fn a_loss_that_was_decided_and_not_told_is_completed() {
         cluster.kill(1);
         cluster.start(&env, 1, of).await;
         let done = without(&env, &cluster, &[2, 3]).await.expect("given up");
-        assert_eq!((done.lost, &done.layout), (Some(10 + limits::FILL_AHEAD_MAX_COUNT), &next));
+        assert_eq!((done.lost, &done.layout), (Some(10), &next));
         check(&client(&env, &cluster).await, 30, |number| number % 3 != 1).await;
     });
 }
