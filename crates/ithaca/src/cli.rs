@@ -377,8 +377,8 @@ pub enum ClusterCommand {
     },
     /// Go on without nodes that are gone for good, where the cluster cannot by itself; what they alone held is lost
     #[command(
-        after_help = "Example:\n  ithaca cluster give-up 2 3\n\nFor a cluster that has lost a majority of the nodes that decide, or all \
-                      copies of something. All other nodes must run, and no node that is named may answer them. Never start one \
+        after_help = "Example:\n  ithaca cluster give-up 2 3\n\nFor a cluster that has lost half of its nodes, a majority of those that decide, or \
+                      all copies of something. All other nodes must run, and no node that is named may answer them. Never start one \
                       that was given up with its data again. Programs that are connected have to connect anew. Exit 1 where a node \
                       is no member, 2 where it is there or the others go on without it."
     )]

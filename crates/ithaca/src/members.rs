@@ -3,7 +3,7 @@
 use ithaca_env::real;
 use ithaca_env::task::gather;
 use ithaca_log::client::{
-    CallError, FormError, Forming, GivingUp, LossError, MembersError, form, give_up as give_up_nodes,
+    CallError, FormError, Forming, GiveUpError, GivingUp, MembersError, form, give_up as give_up_nodes,
 };
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::planted::Planted;
@@ -49,20 +49,20 @@ impl From<MembersError> for Failure {
     }
 }
 
-impl From<LossError> for Failure {
-    fn from(error: LossError) -> Self {
+impl From<GiveUpError> for Failure {
+    fn from(error: GiveUpError) -> Self {
         let line = error.to_string();
         match error {
-            LossError::NoMember { .. } => Self::no(line),
-            LossError::There { .. }
-            | LossError::Heard { .. }
-            | LossError::Empty { .. }
-            | LossError::NotNeeded
-            | LossError::NobodyDecides { .. }
-            | LossError::Layout(_) => Self::usage(line),
-            LossError::Unknown(error) => error.into(),
-            LossError::Node(error) => error.into(),
-            LossError::Busy { .. } => Self::unreachable(line),
+            GiveUpError::NoMember { .. } => Self::no(line),
+            GiveUpError::There { .. }
+            | GiveUpError::Heard { .. }
+            | GiveUpError::Empty { .. }
+            | GiveUpError::NotNeeded
+            | GiveUpError::NobodyDecides { .. }
+            | GiveUpError::Layout(_) => Self::usage(line),
+            GiveUpError::Unknown(error) => error.into(),
+            GiveUpError::Node(error) => error.into(),
+            GiveUpError::Busy { .. } => Self::unreachable(line),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Having a cluster go on without nodes that are gone for good, and with them a majority of those who decide, or every replica of a stripe.
+//! Having a cluster go on without nodes that are gone for good, and with them half of its members, a majority of those who decide, or every replica
+//! of a stripe.
 //!
 //! ```text
 //!   the others tell their layout ─► none of those who are gone answers ─► who is left to decide promises ─► the units are sealed
@@ -61,7 +62,7 @@ pub struct GivenUp {
 
 /// Why a cluster does not go on without nodes.
 #[derive(Clone, Debug, Error, PartialEq)]
-pub enum LossError {
+pub enum GiveUpError {
     /// The cluster has no such node. Nothing was changed.
     #[error("node {} is none of the cluster {cluster}", node.0)]
     NoMember {
@@ -128,8 +129,8 @@ fn list(nodes: &[NodeId]) -> String {
 /// is trimmed, and so are 65,536 positions above what is left. Never to be used while one of them may come back: what it holds is thrown away.
 /// All other nodes must be there. On return they know the layout, on stable storage. Where it was done before, it only tells them.
 ///
-/// Errors: see [`LossError`]. Failed or dropped, it may be called again.
-pub async fn give_up(env: &Env, giving: &GivingUp) -> Result<GivenUp, LossError> {
+/// Errors: see [`GiveUpError`]. Failed or dropped, it may be called again.
+pub async fn give_up(env: &Env, giving: &GivingUp) -> Result<GivenUp, GiveUpError> {
     let deadline = env.now() + giving.timeout;
     let mut known = newest(env, &giving.endpoints, deadline).await?;
     loop {
@@ -139,32 +140,33 @@ pub async fn give_up(env: &Env, giving: &GivingUp) -> Result<GivenUp, LossError>
             Step::Again(newer) => known = newer.unwrap_or(known),
         }
         if env.now() + AGAIN >= deadline {
-            return Err(LossError::Busy { waited: giving.timeout });
+            return Err(GiveUpError::Busy { waited: giving.timeout });
         }
         env.sleep(AGAIN).await;
     }
 }
 
 /// The newest layout that an endpoint tells.
-async fn newest(env: &Env, endpoints: &[SocketAddr], deadline: Time) -> Result<Layout, LossError> {
+async fn newest(env: &Env, endpoints: &[SocketAddr], deadline: Time) -> Result<Layout, GiveUpError> {
     let until = deadline.min(env.now() + PATIENCE);
     let ask = |&addr| known_to(env, (NodeId(0), addr), until);
     let told: Vec<_> = gather(endpoints.iter().map(ask).collect(), |_| false).await;
-    let mut found: Result<(Layout, SocketAddr), LossError> = Err(LossError::Unknown(ClientError::NoEndpoint));
+    let mut found: Result<(Layout, SocketAddr), GiveUpError> =
+        Err(GiveUpError::Unknown(ClientError::NoEndpoint));
     for (told, &addr) in told.into_iter().flatten().zip(endpoints) {
         match (told, &found) {
             (Ok(Some(layout)), Ok((before, at))) if layout.cluster != before.cluster => {
                 let clusters = Box::new([(before.cluster, *at), (layout.cluster, addr)]);
-                return Err(LossError::Unknown(ClientError::TwoClusters { clusters }));
+                return Err(GiveUpError::Unknown(ClientError::TwoClusters { clusters }));
             }
             (Ok(Some(layout)), Ok((before, _))) if layout.epoch <= before.epoch => {}
             (Ok(Some(layout)), _) => found = Ok((layout, addr)),
-            (Ok(None), Err(_)) => found = Err(LossError::Unknown(ClientError::NoCluster { addr })),
-            (Err(error), Err(LossError::Unknown(ClientError::NoEndpoint))) => {
+            (Ok(None), Err(_)) => found = Err(GiveUpError::Unknown(ClientError::NoCluster { addr })),
+            (Err(error), Err(GiveUpError::Unknown(ClientError::NoEndpoint))) => {
                 found = Err(match error {
                     FormError::Node { addr, error, .. } => {
                         let (epoch, phase) = (Epoch(0), Phase::Layout);
-                        LossError::Unknown(ClientError::Node { addr, epoch, phase, error })
+                        GiveUpError::Unknown(ClientError::Node { addr, epoch, phase, error })
                     }
                     error => error.into(),
                 });
@@ -195,7 +197,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    async fn run(&self) -> Result<Step, LossError> {
+    async fn run(&self) -> Result<Step, GiveUpError> {
         let (before, gone) = (self.before, &self.giving.gone);
         let (members, rest): (Vec<At>, Vec<At>) = places(before).partition(|(node, _)| gone.contains(node));
         if members.is_empty() && before.epoch.is_after_loss_since(Epoch(0)) {
@@ -203,7 +205,7 @@ impl Attempt<'_> {
             return Ok(Step::Done(GivenUp { layout: before.clone(), lost: None }));
         }
         if let Some(&node) = gone.iter().find(|&&node| before.node(node).is_none()) {
-            return Err(LossError::NoMember { node, cluster: before.cluster });
+            return Err(GiveUpError::NoMember { node, cluster: before.cluster });
         }
         if let Some(newer) = self.newer(&rest).await? {
             return Ok(Step::Again(Some(newer)));
@@ -213,12 +215,12 @@ impl Attempt<'_> {
         let decides = |(node, _): &At| acceptors.contains(node);
         let deciding: Vec<At> = rest.iter().copied().filter(decides).collect();
         if deciding.is_empty() {
-            return Err(LossError::NobodyDecides { nodes: acceptors });
+            return Err(GiveUpError::NobodyDecides { nodes: acceptors });
         }
         // Who does not hear most of the members proposes nothing.
         let are_heard = 2 * rest.len() > before.nodes.len();
         if are_heard && 2 * deciding.len() > acceptors.len() && before.check_sealable(gone).is_ok() {
-            return Err(LossError::NotNeeded);
+            return Err(GiveUpError::NotNeeded);
         }
         self.tell(before, &rest).await?;
         if let Err(heard) = self.check_unheard(&rest).await {
@@ -231,7 +233,7 @@ impl Attempt<'_> {
         let done = self.decide(&deciding, &rest).await;
         // Who was told of a later layout meanwhile refuses what is asked by this one.
         match done {
-            Err(LossError::Node(FormError::Node { error: CallError::Refused(refusal), .. }))
+            Err(GiveUpError::Node(FormError::Node { error: CallError::Refused(refusal), .. }))
                 if is_of_another_epoch(&refusal) =>
             {
                 Ok(Step::Again(None))
@@ -241,14 +243,14 @@ impl Attempt<'_> {
     }
 
     /// A layout that one of the others knows and that is newer, if there is one. Every one of them must be there.
-    async fn newer(&self, rest: &[At]) -> Result<Option<Layout>, LossError> {
+    async fn newer(&self, rest: &[At]) -> Result<Option<Layout>, GiveUpError> {
         let ask = |&at| known_to(self.env, at, self.deadline);
         let told = gather(rest.iter().map(ask).collect(), Result::is_err).await;
         let mut newest: Option<Layout> = None;
         for (&(node, addr), told) in rest.iter().zip(told) {
             // One that failed has ended the others.
             let Some(told) = told else { continue };
-            let layout = told?.ok_or(LossError::Empty { node, addr })?;
+            let layout = told?.ok_or(GiveUpError::Empty { node, addr })?;
             if layout.cluster != self.before.cluster {
                 return Err(FormError::Formed { node, addr, cluster: layout.cluster }.into());
             }
@@ -259,20 +261,20 @@ impl Attempt<'_> {
     }
 
     /// Refuses to give up who answers as a member. An empty server may be there already, to take the place.
-    async fn check_gone(&self, members: &[At]) -> Result<(), LossError> {
+    async fn check_gone(&self, members: &[At]) -> Result<(), GiveUpError> {
         let until = self.deadline.min(self.env.now() + PATIENCE);
         let ask = |&at| known_to(self.env, at, until);
         let told = gather(members.iter().map(ask).collect(), |_| false).await;
         for (&(node, addr), told) in members.iter().zip(told) {
             if matches!(told, Some(Ok(Some(layout))) if layout.cluster == self.before.cluster) {
-                return Err(LossError::There { node, addr });
+                return Err(GiveUpError::There { node, addr });
             }
         }
         Ok(())
     }
 
     /// Refuses to give up who is there for the others, if not for whoever asks: they go on together.
-    async fn check_unheard(&self, rest: &[At]) -> Result<(), LossError> {
+    async fn check_unheard(&self, rest: &[At]) -> Result<(), GiveUpError> {
         let until = self.deadline.min(self.env.now() + SILENCE);
         // It tells of nobody, and is nobody whom they watch.
         let beat = Beat(Account::default());
@@ -280,7 +282,7 @@ impl Attempt<'_> {
             let told: Vec<Beaten> = self.ask_all(rest, |_| beat.clone()).await?;
             let heard = rest.iter().zip(told).find_map(|(&(by, _), Beaten(account))| {
                 let is_heard = |node: &&NodeId| !account.suspects.contains(node);
-                self.giving.gone.iter().find(is_heard).map(|&node| LossError::Heard { node, by })
+                self.giving.gone.iter().find(is_heard).map(|&node| GiveUpError::Heard { node, by })
             });
             match heard {
                 None => return Ok(()),
@@ -292,7 +294,7 @@ impl Attempt<'_> {
 
     /// Has the layout without those who are gone decided by all of `deciding`, and tells `rest`. What was accepted before, and may have been
     /// decided, is completed instead.
-    async fn decide(&self, deciding: &[At], rest: &[At]) -> Result<Step, LossError> {
+    async fn decide(&self, deciding: &[At], rest: &[At]) -> Result<Step, GiveUpError> {
         let mut own = None;
         loop {
             let (ballot, found) = match self.prepare(deciding).await? {
@@ -328,7 +330,7 @@ impl Attempt<'_> {
     async fn prepare(
         &self,
         deciding: &[At],
-    ) -> Result<Result<(Ballot, Option<Layout>), Option<Layout>>, LossError> {
+    ) -> Result<Result<(Ballot, Option<Layout>), Option<Layout>>, GiveUpError> {
         let proposer = deciding.iter().map(|&(node, _)| node).min().unwrap_or_default();
         let mut round = 1;
         while self.env.now() < self.deadline {
@@ -358,7 +360,7 @@ impl Attempt<'_> {
     }
 
     /// Ends the epoch at the units that are left, and waits until nobody has a lease on it: the layout that goes on with what they hold.
-    async fn ended(&self, rest: &[At]) -> Result<Layout, LossError> {
+    async fn ended(&self, rest: &[At]) -> Result<Layout, GiveUpError> {
         let is_unit =
             |&(node, _): &At| self.before.node(node).is_some_and(|node| node.roles.has(Roles::UNIT));
         let units: Vec<At> = rest.iter().copied().filter(is_unit).collect();
@@ -370,10 +372,10 @@ impl Attempt<'_> {
     }
 
     /// Tells nodes of a layout that was decided, until all have it on stable storage.
-    async fn tell(&self, layout: &Layout, nodes: &[At]) -> Result<(), LossError> {
+    async fn tell(&self, layout: &Layout, nodes: &[At]) -> Result<(), GiveUpError> {
         let told = nodes.iter().map(|&at| remind(self.env, at, layout, self.deadline));
         let told = gather(told.collect(), Result::is_err).await;
-        told.into_iter().flatten().collect::<Result<(), _>>().map_err(LossError::Node)
+        told.into_iter().flatten().collect::<Result<(), _>>().map_err(GiveUpError::Node)
     }
 
     /// What every one of `nodes` answers, in their order.
@@ -381,13 +383,13 @@ impl Attempt<'_> {
         &self,
         nodes: &[At],
         message: impl Fn(NodeId) -> M,
-    ) -> Result<Vec<R>, LossError> {
+    ) -> Result<Vec<R>, GiveUpError> {
         let ask_one = async |at: At| ask::<M, R>(self.env, at, &message(at.0), self.deadline).await;
         let answers = gather(nodes.iter().map(|&at| ask_one(at)).collect(), Result::is_err).await;
-        answers.into_iter().flatten().collect::<Result<Vec<R>, _>>().map_err(LossError::Node)
+        answers.into_iter().flatten().collect::<Result<Vec<R>, _>>().map_err(GiveUpError::Node)
     }
 
-    fn bad_layout(&self, deciding: &[At], error: RecordError) -> LossError {
+    fn bad_layout(&self, deciding: &[At], error: RecordError) -> GiveUpError {
         let (node, addr) = deciding[0];
         FormError::BadLayout { node, addr, error }.into()
     }

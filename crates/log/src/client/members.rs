@@ -295,8 +295,8 @@ impl Client {
     /// The layout of an epoch, if there is one and somebody who decides them remembers it.
     async fn layout_of(&self, view: &View, epoch: Option<u64>, deadline: Time) -> Option<Layout> {
         let inner = &self.inner;
-        let asked = GetLayout { epoch: epoch.filter(|&epoch| epoch > 0).map(Epoch) };
-        asked.epoch?;
+        let epoch = epoch.filter(|&epoch| epoch > 0)?;
+        let asked = GetLayout { epoch: Some(Epoch(epoch)) };
         let ask = async |node: NodeId| {
             let until = deadline.min(inner.env.now() + HISTORY_PATIENCE);
             let record = inner.call::<_, LayoutRecord>(view, node, Phase::Layout, &asked, until).await;

@@ -58,7 +58,7 @@ pub use drives::DrivesError;
 pub use error::{ClientError, ErrorClass, Phase, StreamsError};
 pub use follow::Tailing;
 pub use form::{FormError, Forming, form, found, tell};
-pub use loss::{GivenUp, GivingUp, LossError, give_up};
+pub use loss::{GiveUpError, GivenUp, GivingUp, give_up};
 pub use members::{MembersError, standing};
 pub use observer::{NodeAnswer, Observer, Sight};
 pub use read::{Entry, EntryKind};

@@ -13,8 +13,8 @@ use ithaca_env::Env;
 use ithaca_env::sim::Sim;
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_log::client::{
-    Client, ClientError, ClientOptions, Connection, EntryKind, Forming, GivenUp, GivingUp, Identity,
-    LossError, form, give_up,
+    Client, ClientError, ClientOptions, Connection, EntryKind, Forming, GiveUpError, GivenUp, GivingUp,
+    Identity, form, give_up,
 };
 use ithaca_log::layout::{Change, Layout};
 use ithaca_log::limits;
@@ -49,7 +49,7 @@ fn endpoints(cluster: &Cluster) -> Vec<SocketAddr> {
     cluster.addrs.iter().map(|&(_, addr)| addr).collect()
 }
 
-async fn without(env: &Env, cluster: &Cluster, gone: &[u64]) -> Result<GivenUp, LossError> {
+async fn without(env: &Env, cluster: &Cluster, gone: &[u64]) -> Result<GivenUp, GiveUpError> {
     planted_without(env, cluster, gone, Planted::NONE).await
 }
 
@@ -58,7 +58,7 @@ async fn planted_without(
     cluster: &Cluster,
     gone: &[u64],
     planted: Planted,
-) -> Result<GivenUp, LossError> {
+) -> Result<GivenUp, GiveUpError> {
     let gone = gone.iter().copied().map(NodeId).collect();
     let giving = GivingUp { endpoints: endpoints(cluster), gone, timeout: TIMEOUT, planted };
     give_up(env, &giving).await
@@ -68,6 +68,15 @@ async fn client(env: &Env, cluster: &Cluster) -> Client {
     let hole_wait = Duration::from_millis(10);
     let options = ClientOptions { endpoints: endpoints(cluster), hole_wait, ..ClientOptions::default() };
     Client::connect(env, options).await.expect("it serves")
+}
+
+/// A cluster of so many nodes and copies with these entries, of which some nodes are gone, and its layout.
+async fn lost(env: &Env, (count, replicas): (u64, u16), entries: u64, gone: &[u64]) -> (Cluster, Layout) {
+    let mut cluster = Cluster::form(env, count, replicas, of).await;
+    append(&cluster.client, 0..entries).await;
+    let layout = cluster.client.layout().await.expect("known");
+    gone.iter().for_each(|&id| cluster.kill(id));
+    (cluster, Layout::clone(&layout))
 }
 
 /// Where the log of a cluster goes on whose entries end before `end`.
@@ -166,10 +175,7 @@ fn one_node_of_three_goes_on_with_what_it_holds() {
 #[test]
 fn one_node_goes_on_with_everything_where_each_has_a_copy_of_all() {
     run(|env, _dir| async move {
-        let mut cluster = Cluster::form(&env, 3, 3, of).await;
-        append(&cluster.client, 0..50).await;
-        cluster.kill(1);
-        cluster.kill(2);
+        let (cluster, _) = lost(&env, (3, 3), 50, &[1, 2]).await;
         let done = without(&env, &cluster, &[1, 2]).await.expect("given up");
         assert_eq!(done.lost, Some(0), "nothing but what was never written");
         check(&client(&env, &cluster).await, 50, |_| true).await;
@@ -228,10 +234,7 @@ fn a_stripe_that_has_lost_every_replica_is_given_up_by_a_majority_too() {
 fn half_of_the_members_are_given_up_although_the_others_hold_everything() {
     // Who hears no majority of the members may be cut off itself, and changes nothing.
     run(|env, _dir| async move {
-        let mut cluster = Cluster::form(&env, 4, 2, of).await;
-        append(&cluster.client, 0..40).await;
-        cluster.kill(2);
-        cluster.kill(4);
+        let (cluster, _) = lost(&env, (4, 2), 40, &[2, 4]).await;
         let done = without(&env, &cluster, &[2, 4]).await.expect("given up");
         assert_eq!(done.lost, Some(0));
         check(&client(&env, &cluster).await, 40, |_| true).await;
@@ -244,23 +247,23 @@ fn what_the_cluster_goes_on_without_by_itself_or_that_is_there_is_not_given_up()
         let mut cluster = Cluster::form(&env, 4, 2, of).await;
         append(&cluster.client, 0..10).await;
         let layout = cluster.client.layout().await.expect("known");
-        let there = |id: u64| LossError::There { node: NodeId(id), addr: cluster.addrs[id as usize - 1].1 };
+        let there = |id: u64| GiveUpError::There { node: NodeId(id), addr: cluster.addrs[id as usize - 1].1 };
         assert_eq!(without(&env, &cluster, &[3]).await, Err(there(3)));
-        let no_member = LossError::NoMember { node: NodeId(9), cluster: layout.cluster };
+        let no_member = GiveUpError::NoMember { node: NodeId(9), cluster: layout.cluster };
         assert_eq!(without(&env, &cluster, &[9]).await, Err(no_member));
         cluster.kill(3);
-        let there = LossError::There { node: NodeId(4), addr: cluster.addrs[3].1 };
+        let there = GiveUpError::There { node: NodeId(4), addr: cluster.addrs[3].1 };
         assert_eq!(without(&env, &cluster, &[3, 4]).await, Err(there));
-        assert_eq!(without(&env, &cluster, &[3]).await, Err(LossError::NotNeeded));
+        assert_eq!(without(&env, &cluster, &[3]).await, Err(GiveUpError::NotNeeded));
         cluster.kill(1);
         cluster.kill(2);
         let nodes = [1, 2, 3].map(NodeId).to_vec();
-        assert_eq!(without(&env, &cluster, &[1, 2, 3]).await, Err(LossError::NobodyDecides { nodes }));
+        assert_eq!(without(&env, &cluster, &[1, 2, 3]).await, Err(GiveUpError::NobodyDecides { nodes }));
         // Who has lost what it held is none of those who are left.
         cluster.start(&env, 1, of).await;
         cluster.wipe(2);
         cluster.start(&env, 2, of).await;
-        let empty = LossError::Empty { node: NodeId(2), addr: cluster.addrs[1].1 };
+        let empty = GiveUpError::Empty { node: NodeId(2), addr: cluster.addrs[1].1 };
         assert_eq!(without(&env, &cluster, &[3]).await, Err(empty));
         cluster.kill(4);
         cluster.wipe(4);
@@ -297,7 +300,7 @@ fn a_node_that_the_others_hear_is_not_given_up_by_who_does_not() {
         let (endpoints, gone) = (vec![addrs[0].1], [2, 3].map(NodeId).to_vec());
         give_up(&env, &GivingUp { endpoints, gone, timeout: TIMEOUT, planted: Planted::NONE }).await
     });
-    assert_eq!(refused, Err(LossError::Heard { node: NodeId(2), by: NodeId(1) }));
+    assert_eq!(refused, Err(GiveUpError::Heard { node: NodeId(2), by: NodeId(1) }));
 }
 
 /// What node `id` answers to a message that another node sends.
@@ -328,11 +331,7 @@ async fn accept(
 /// One of three goes on that had accepted a layout of those who are gone.
 pub fn give_up_after_another_change(planted: Planted) {
     run(|env, _dir| async move {
-        let mut cluster = Cluster::form(&env, 3, 2, of).await;
-        append(&cluster.client, 0..30).await;
-        let before = cluster.client.layout().await.expect("known");
-        cluster.kill(2);
-        cluster.kill(3);
+        let (cluster, before) = lost(&env, (3, 2), 30, &[2, 3]).await;
         let least = Change { min_replicas: Some(2), ..Change::default() };
         let next = |_: &_| before.change(LogPos(30), &least).expect("a layout");
         let next = accept(&env, &cluster, &before, next).await;
@@ -352,11 +351,7 @@ fn what_may_have_been_decided_with_those_who_are_gone_is_completed_first() {
 #[test]
 fn a_loss_that_was_decided_and_not_told_is_completed() {
     run(|env, _dir| async move {
-        let mut cluster = Cluster::form(&env, 3, 2, of).await;
-        append(&cluster.client, 0..30).await;
-        let before = cluster.client.layout().await.expect("known");
-        cluster.kill(2);
-        cluster.kill(3);
+        let (mut cluster, before) = lost(&env, (3, 2), 30, &[2, 3]).await;
         let gone = [2, 3].map(NodeId);
         let next = |sealed: &_| before.without(&gone, sealed).expect("a layout");
         let next = accept(&env, &cluster, &before, next).await;
@@ -372,11 +367,7 @@ fn a_loss_that_was_decided_and_not_told_is_completed() {
 #[test]
 fn two_who_give_up_the_same_at_once_come_to_one_layout() {
     run(|env, _dir| async move {
-        let mut cluster = Cluster::form(&env, 5, 2, of).await;
-        append(&cluster.client, 0..50).await;
-        for id in [3, 4, 5] {
-            cluster.kill(id);
-        }
+        let (cluster, _) = lost(&env, (5, 2), 50, &[3, 4, 5]).await;
         let both = [0, 1].map(|_| without(&env, &cluster, &[3, 4, 5]));
         let both = gather(both.into(), |_| false).await;
         let layouts: Vec<Layout> =
@@ -443,8 +434,10 @@ async fn interrupted(env: &Env, cluster: &mut Cluster, gone: &[u64], stays: u64)
         }
         match without(env, cluster, gone).await {
             Ok(done) => return Some(done),
-            Err(LossError::NotNeeded) => return None,
-            Err(error) => assert!(matches!(error, LossError::Busy { .. } | LossError::Node(_)), "{error}"),
+            Err(GiveUpError::NotNeeded) => return None,
+            Err(error) => {
+                assert!(matches!(error, GiveUpError::Busy { .. } | GiveUpError::Node(_)), "{error}")
+            }
         }
     }
 }

@@ -148,7 +148,8 @@ impl Member {
     /// Whether `layout` has room for what changes when a node comes in that is not needed. Where it has not, that is told once.
     fn has_ranges_left(&self, layout: &Layout) -> bool {
         let is_short = layout.is_short_of_ranges();
-        if is_short && !self.is_short_of_ranges.replace(is_short) {
+        let was_short = self.is_short_of_ranges.replace(is_short);
+        if is_short && !was_short {
             let (node, ranges, max) =
                 (self.options.id.0, layout.ranges.len(), limits::LAYOUT_RANGES_MAX_COUNT);
             tracing::warn!(
@@ -158,7 +159,6 @@ impl Member {
                 "nodes have come and gone too often: this one stays out until a prefix of the log is trimmed"
             );
         }
-        self.is_short_of_ranges.set(is_short);
         !is_short
     }
 
