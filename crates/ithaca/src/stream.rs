@@ -83,13 +83,13 @@ fn check(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
     })?;
     let (end, first) = (tails.streams.first().copied().unwrap_or_default(), released.below);
     out.either(
-        || match end.last {
+        || match end.bound() {
             Some(last) => format!("tail {}, first {first}, nothing above log position {last}", end.next),
             None => format!("tail {}, first {first}", end.next),
         },
         || {
             let object = Object::new().string("stream", name).number("tail", end.next.0);
-            object.number("first", first.0).optional("log_pos", end.last.map(|last| last.0))
+            object.number("first", first.0).optional("log_pos", end.bound().map(|bound| bound.0))
         },
     )?;
     out.flush()

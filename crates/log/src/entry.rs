@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use crate::limits;
 use crate::pos::{Addr, AddrRange, ClientId, LogPos, RequestNo, StreamId, StreamPos};
+use crate::stream::StreamTail;
 
 /// Bytes of a meta without groups.
 pub const META_HEAD_BYTES: usize = 32;
@@ -41,9 +42,15 @@ pub struct StreamPlace {
     pub stream: StreamId,
     /// The entry's position in the stream.
     pub position: StreamPos,
-    /// Nothing of the stream stands between this log position and the entry's own; `None` if nothing of it stands before. It was
-    /// granted for the stream before, as a rule; it may hold junk, or an entry of others.
+    /// Where the stream's last entry before this one stands: [`StreamTail::last`] of [`StreamPlace::end_before`].
     pub previous: Option<LogPos>,
+}
+
+impl StreamPlace {
+    /// Where the stream ended before the entry.
+    pub fn end_before(&self) -> StreamTail {
+        StreamTail { next: self.position, last: self.previous }
+    }
 }
 
 /// Where an entry stands in its streams: the first place is inline.

@@ -12,9 +12,24 @@ use crate::pos::{LogPos, StreamId, StreamPos};
 pub struct StreamTail {
     /// The position that its next entry gets. Positions below it may have been lost to junk.
     pub next: StreamPos,
-    /// Nothing of the stream stands above this log position: the one that was granted for it last, or a higher one where a change of
-    /// sequencer left it at that. It may hold junk, or an entry of others. `None` if none was granted.
+    /// The log position that was granted for it last; it may hold junk. Of a stream that the sequencer has not heard of, where what it has not seen
+    /// was trimmed: the last of that. `None` if none was granted. What was trimmed before the sequencer saw it may stand above: see
+    /// [`StreamTail::bound`].
     pub last: Option<LogPos>,
+}
+
+impl StreamTail {
+    /// Nothing of the stream stands above this log position, and none was granted for it. A new sequencer that finds trimmed what it knows nothing of
+    /// leaves out as many positions of every stream as the log had there (docs/protocol/streams.md).
+    pub fn bound(&self) -> Option<LogPos> {
+        self.last.max(self.next.0.checked_sub(1).map(LogPos).filter(|_| self.last.is_some()))
+    }
+
+    /// Whether `last` was granted for the stream without doubt. Where a stream may have had every position of the log up to there it is not
+    /// known.
+    pub fn has_granted_last(&self) -> bool {
+        self.last.is_some_and(|last| self.next.0 != last.0 + 1)
+    }
 }
 
 /// A part of the structure that a stream holds, by a hash of its name: of the key of a map, say. Two parts with the same hash

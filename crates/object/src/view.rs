@@ -146,6 +146,8 @@ pub struct View<O: Object> {
     /// What this version encodes an empty object as, in short.
     form: u64,
     fault: Option<Fault>,
+    /// Something that it would be made of may be gone: no digests are noted.
+    is_incomplete: bool,
     /// A mutator panicked in the middle of a change: the state is none. What lies below is read in views of their own.
     is_broken: bool,
     /// Where new changes are gathered.
@@ -176,6 +178,7 @@ impl<O: Object> View<O> {
             back: Back::Same,
             form,
             fault: None,
+            is_incomplete: false,
             is_broken: false,
             scratch: Vec::new(),
             planted,
@@ -313,7 +316,7 @@ impl<O: Object> View<O> {
         self.count += 1;
         self.advance(LogPos(pos.0 + 1));
         self.forget_old();
-        if !self.compares() {
+        if self.is_incomplete || !self.compares() {
             self.digests.clear();
         } else if self.count.is_multiple_of(limits::DIGEST_EVERY) {
             let digest = compare::in_form(self.form, self.state.digest());

@@ -81,11 +81,18 @@ pub enum MapCommand {
         as_of: Option<u64>,
     },
     /// Store the map's state in the log, so that whoever opens it reads only what comes after
-    #[command(after_help = "Example:\n  ithaca map checkpoint users")]
+    #[command(
+        after_help = "Example:\n  ithaca map checkpoint users\n  ithaca map checkpoint users --what-is-left\n\n\
+                      With --what-is-left the changes that are gone are as if they had never been made. Programs that have the map in memory as \
+                      it was must be started again; better is that one of them makes a checkpoint of it."
+    )]
     Checkpoint {
         /// The map's name
         #[arg(value_parser = parse_stream)]
         name: String,
+        /// Of a map that is refused because changes of it are gone for good: the state that those make which are left
+        #[arg(long)]
+        what_is_left: bool,
     },
     /// Give up, for ever, the changes below a checkpoint
     #[command(

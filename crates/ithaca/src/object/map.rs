@@ -36,7 +36,7 @@ pub fn run(global: &Global, command: &MapCommand, out: &mut Output) -> Result<()
         MapCommand::Clear { name } => clear(global, name, out),
         MapCommand::Get { name, key, as_of, remote } => get(global, (name, key), (*as_of, *remote), out),
         MapCommand::Ls { name, as_of } => ls(global, name, *as_of, out),
-        MapCommand::Checkpoint { name } => checkpoint(global, name, out),
+        MapCommand::Checkpoint { name, what_is_left } => checkpoint(global, name, *what_is_left, out),
         MapCommand::Forget { name, before, older } => forget(global, name, (*before, *older), out),
         MapCommand::History { name, span } => history(global, name, *span, out),
         MapCommand::Watch { name, key, since, count } => {
@@ -153,9 +153,12 @@ fn del(
     }
 }
 
-fn checkpoint(global: &Global, name: &str, out: &mut Output) -> Result<(), Failure> {
+fn checkpoint(global: &Global, name: &str, what_is_left: bool, out: &mut Output) -> Result<(), Failure> {
     let verb = format!("map checkpoint {name}");
-    let make = async |map: Anything| Ok(map.handle().checkpoint().await?);
+    let make = async |map: Anything| match what_is_left {
+        true => Ok(map.handle().checkpoint_what_is_left().await?),
+        false => Ok(map.handle().checkpoint().await?),
+    };
     let upto = with_map(global, &verb, name, (None, false), make)?;
     out.either(
         || format!("everything below log position {upto} is reflected"),

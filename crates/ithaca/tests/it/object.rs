@@ -166,6 +166,29 @@ fn a_map_is_what_it_was_after_its_past_was_forgotten() {
 }
 
 #[test]
+fn a_map_that_has_lost_a_change_is_refused_until_what_is_left_of_it_is_taken() {
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let put = |key: &str| {
+        number_field(&dev.run(&format!("map put users {key} 1 --json")).expect(0).text(), "log_pos")
+    };
+    put("ann");
+    let lost = put("bob");
+    let last = put("cleo");
+    dev.run(&format!("log trim {lost}")).expect(0);
+    for verb in ["ls users", "checkpoint users", "put users dan 1", "get users ann --remote"] {
+        let told = dev.run(&format!("map {verb}")).expect(1).stderr;
+        assert!(told.contains("`users` lacks what was trimmed"), "{told}");
+    }
+    let upto = number_field(&dev.run("map checkpoint users --what-is-left --json").expect(0).text(), "upto");
+    assert!(upto > last, "{upto}");
+    assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t1\ncleo\t1\n");
+    assert_eq!(dev.run("map size users --remote").expect(0).text(), "2\n");
+    put("bob");
+    assert_eq!(dev.run("map size users").expect(0).text(), "3\n");
+}
+
+#[test]
 fn a_position_that_a_map_cannot_be_shown_as_of_is_refused_with_those_that_it_can() {
     let dir = temp_dir();
     let dev = Dev::start(dir.path(), &[]);

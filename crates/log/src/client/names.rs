@@ -32,11 +32,9 @@ impl Client {
     /// Whether the stream has entries: whoever appended to it first has told its name before.
     async fn is_begun(&self, stream: StreamId) -> Result<bool, ClientError> {
         let tails = self.stream_tails(&[stream]).await?;
-        match tails.streams.first().and_then(|tail| tail.last.map(|last| (tail.next, last))) {
+        match tails.streams.first().filter(|tail| tail.last.is_some()) {
             None => Ok(false),
-            // A new sequencer that finds trimmed what it knows nothing of gives every stream as many positions as the log had.
-            Some((next, last)) if next.0 > last.0 => Ok(self.newest(stream).await?.is_some()),
-            Some(_) => Ok(true),
+            Some(tail) => Ok(tail.has_granted_last() || self.newest(stream).await?.is_some()),
         }
     }
 

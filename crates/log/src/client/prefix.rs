@@ -171,8 +171,7 @@ fn named(name: &Bytes) -> Option<StreamId> {
     Some(StreamId::of_name(std::str::from_utf8(name).ok()?))
 }
 
-/// Whether a stream that ends there may have entries below `pos` alone. A new sequencer that finds trimmed what it knows nothing of has every
-/// stream end as high as that.
+/// Whether a stream that ends there may have entries below `pos` alone.
 fn may_end_below(tail: &StreamTail, pos: LogPos) -> bool {
-    tail.last.is_some_and(|last| last < pos || tail.next.0 > last.0)
+    tail.last.is_some_and(|last| last < pos || !tail.has_granted_last())
 }

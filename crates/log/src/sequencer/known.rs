@@ -210,10 +210,11 @@ fn highest(one: StreamTail, other: StreamTail) -> StreamTail {
 
 /// Where a stream ends, cut to what can be below `tail`, if it may have entries below `unseen`.
 fn cut(known: StreamTail, tail: LogPos, unseen: LogPos) -> StreamTail {
-    StreamTail {
-        next: known.next.max(StreamPos(unseen.0)),
-        last: known.last.max(before(unseen)).min(before(tail)),
+    let next = known.next.max(StreamPos(unseen.0));
+    if known.has_granted_last() && known.last < Some(tail) {
+        return StreamTail { next, last: known.last };
     }
+    StreamTail { next, last: known.last.max(before(unseen)).min(before(tail)) }
 }
 
 #[cfg(test)]
@@ -284,8 +285,10 @@ mod tests {
         let mut known = KnownStreams::noted(table(&[(A, tail(4, 20))]), Vec::new());
         known.note_unseen(LogPos(30));
         let known = known.below(LogPos(50));
-        assert_eq!(known.tail(A), tail(30, 29));
+        assert_eq!(known.tail(A), tail(30, 20), "the one that it was granted last stays known");
+        assert_eq!(known.tail(A).bound(), Some(LogPos(29)));
         assert_eq!(known.tail(B), tail(30, 29));
+        assert!(known.tail(A).has_granted_last() && !known.tail(B).has_granted_last());
         assert_eq!(known.unseen(), LogPos(30));
     }
 

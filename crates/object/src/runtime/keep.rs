@@ -47,6 +47,27 @@ impl<O: Object> Handle<O> {
         Ok(upto)
     }
 
+    /// The same of what is left of an object that has lost calls ([`Trimmed`](ObjectError::Trimmed)) or checkpoints ([`Unusable`](ObjectError::Unusable)):
+    /// it is as if what is gone had never been called, and from then on everybody has it so. States of the past between the loss and this checkpoint are
+    /// refused still. A program that has the object in memory as it was goes on with that, and must be started again: better is
+    /// that it makes a [`checkpoint`](Self::checkpoint), which has everything.
+    ///
+    /// Errors: those of `checkpoint`; `Stopped` if a call that is left cannot be applied without those that are gone.
+    pub async fn checkpoint_what_is_left(&self) -> Result<LogPos, ObjectError> {
+        let catalog = self.slot.backing.kept()?.slot;
+        if matches!(catalog.sync().await, Err(ObjectError::Trimmed { .. })) {
+            catalog.what_is_left().await?.shorten().await?;
+        }
+        match self.checkpoint().await {
+            Err(ObjectError::Trimmed { .. } | ObjectError::Unusable { .. }) => {}
+            made => return made,
+        }
+        let left = self.slot.what_is_left().await?;
+        let upto = left.write().await?;
+        left.backing.store_catalog().await?;
+        Ok(upto)
+    }
+
     /// The positions of the checkpoints that there are, the oldest first: each reflects everything below its position.
     pub async fn checkpoints(&self) -> Result<Vec<LogPos>, ObjectError> {
         self.slot.backing.uptos().await

@@ -8,8 +8,8 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_log::client::{ClientError, Entry, EntryKind, StreamPart};
-use ithaca_log::entry::StreamPlace;
 use ithaca_log::pos::{Epoch, LogPos, StreamId};
+use ithaca_log::stream::StreamTail;
 
 use super::backing::{Backing, Candidates};
 use super::slot::{Later, Slot};
@@ -100,7 +100,7 @@ impl<O: Object> Slot<O> {
                 }
             }
             match unusable {
-                _ if forgotten == LogPos(0) => return Ok(empty()),
+                _ if forgotten == LogPos(0) || self.is_of_what_is_left => return Ok(empty()),
                 // Somebody has forgotten more while they were looked at.
                 _ if seen != Some(forgotten) => seen = Some(forgotten),
                 unusable => {
@@ -153,8 +153,8 @@ impl<O: Object> Slot<O> {
     pub(super) async fn check_beginning(&self) -> Result<(), ObjectError> {
         let (backing, client) = (&self.backing, &self.runtime.client);
         let tails = client.stream_tails(&[backing.stream]).await?;
-        let Some(last) = tails.streams.first().and_then(|tail| tail.last) else { return Ok(()) };
-        let end = LogPos(last.0 + 1);
+        let Some(bound) = tails.streams.first().and_then(StreamTail::bound) else { return Ok(()) };
+        let end = LogPos(bound.0 + 1);
         let stored = if Self::is_alone() { None } else { backing.newest().await?.stored };
         let (mut at, mut gap) = (stored.map_or(LogPos(0), |(upto, _)| upto), None);
         while at < end {
@@ -200,6 +200,9 @@ impl<O: Object> Slot<O> {
         if Self::is_alone() && self.find_alone(&part, since).await? {
             *gap = None;
             return Ok(None);
+        }
+        if self.is_of_what_is_left {
+            return Ok(Some(part));
         }
         self.backing.judge(part, since, to, gap).await
     }
@@ -334,7 +337,7 @@ impl Backing {
     ) -> Result<Option<LogPos>, ObjectError> {
         let mut known = since;
         for entry in &part.entries {
-            if let Some(missing) = self.trimmed_before(placed(entry, self.stream), known).await? {
+            if let Some(missing) = self.trimmed_before(end_before(entry, self.stream), known).await? {
                 return Ok(Some(missing));
             }
             known = LogPos(entry.pos.0 + 1);
@@ -345,56 +348,49 @@ impl Backing {
             return Ok(None);
         }
         *gap = None;
-        let next = self.next_from(to).await?;
-        self.trimmed_before(next, known).await
+        self.trimmed_before(self.end_from(to).await?, known).await
     }
 
-    /// The position that the stream was granted before `next`, if it is none below `known` and is trimmed.
+    /// The position that the stream was granted last where it ended so, by the sequencer of an epoch, if it is none below `known` and is trimmed.
     async fn trimmed_before(
         &self,
-        next: Option<(StreamPlace, Epoch)>,
+        end: Option<(StreamTail, Epoch)>,
         known: LogPos,
     ) -> Result<Option<LogPos>, ObjectError> {
-        let Some((StreamPlace { position, previous: Some(previous), .. }, epoch)) = next else {
-            return Ok(None);
-        };
-        if previous < known {
-            return Ok(None);
-        }
+        let Some((end, epoch)) = end else { return Ok(None) };
+        let Some(last) = end.last.filter(|last| *last >= known) else { return Ok(None) };
         let client = &self.runtime.client;
-        let began = client.layout().await?.start_of(epoch);
-        if began.is_some_and(|began| previous >= began) {
-            return match client.read(previous).await {
-                Ok(entry) => Ok((entry.kind == EntryKind::Trimmed).then_some(previous)),
-                Err(ClientError::Unwritten { .. }) => Ok(None),
-                Err(error) => Err(error.into()),
-            };
+        if !end.has_granted_last() {
+            // A sequencer knows what it has granted itself.
+            let began = client.layout().await?.start_of(epoch);
+            if began.is_none_or(|began| last < began) {
+                return Ok(None);
+            }
         }
-        // The sequencer of `epoch` has not granted it itself. What it took over may be one of others, higher than the stream's last. If it has
-        // found trimmed what it knew nothing of, it has given every stream so many positions, and that one for its last: no stream has had more
-        // entries than the log had positions.
-        let first = client.check().await?.first;
-        Ok((previous < first && previous.0 >= position.0).then_some(previous))
+        match client.read(last).await {
+            Ok(entry) => Ok((entry.kind == EntryKind::Trimmed).then_some(last)),
+            Err(ClientError::Unwritten { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// The place and the epoch of the stream's next entry from `to` on; of the next one that will be appended, if there is none.
-    async fn next_from(&self, to: LogPos) -> Result<Option<(StreamPlace, Epoch)>, ObjectError> {
+    /// Where the stream ended before its next entry from `to` on, by the sequencer of that one's epoch; where it ends, if there is none.
+    async fn end_from(&self, to: LogPos) -> Result<Option<(StreamTail, Epoch)>, ObjectError> {
         let client = &self.runtime.client;
         let tails = client.stream_tails(&[self.stream]).await?;
-        let Some(tail) = tails.streams.first() else { return Ok(None) };
-        let (mut next, end) = (to, tail.last.map_or(to, |last| LogPos(last.0 + 1)));
+        let Some(&tail) = tails.streams.first() else { return Ok(None) };
+        let (mut next, end) = (to, tail.bound().map_or(to, |bound| LogPos(bound.0 + 1)));
         while next < end {
             let part = client.read_stream(self.stream, next..end, PEEK_BYTES).await?;
             if let Some(entry) = part.entries.first() {
-                return Ok(placed(entry, self.stream));
+                return Ok(end_before(entry, self.stream));
             }
             if part.upto <= next {
                 break;
             }
             next = part.upto;
         }
-        let place = StreamPlace { stream: self.stream, position: tail.next, previous: tail.last };
-        Ok(Some((place, tails.epoch)))
+        Ok(Some((tail, tails.epoch)))
     }
 
     /// Whether its entries follow each other from `since` on, and nothing was trimmed behind them.
@@ -403,8 +399,8 @@ impl Backing {
         for entry in &part.entries {
             let Some(place) = entry.place_in(self.stream) else { return false };
             let follows = match before {
-                None => place.previous.is_none_or(|previous| previous < since),
-                Some(_) => place.previous == before,
+                None => place.end_before().bound().is_none_or(|bound| bound < since),
+                Some(_) => place.end_before().bound() == before,
             };
             if !follows {
                 return false;
@@ -425,9 +421,9 @@ impl Backing {
     }
 }
 
-/// An entry's place in the stream, and the epoch that it was granted in.
-fn placed(entry: &Entry, stream: StreamId) -> Option<(StreamPlace, Epoch)> {
-    Some((entry.place_in(stream)?, entry.epoch))
+/// Where the stream ended before an entry, by the sequencer of its epoch.
+fn end_before(entry: &Entry, stream: StreamId) -> Option<(StreamTail, Epoch)> {
+    Some((entry.place_in(stream)?.end_before(), entry.epoch))
 }
 
 /// The chunk that an entry should be.

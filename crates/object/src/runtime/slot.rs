@@ -62,6 +62,8 @@ pub(super) struct Slot<O: Object> {
     pub(super) me: Weak<Self>,
     pub(super) backing: Backing,
     pub(super) view: RefCell<View<O>>,
+    /// Whether it goes over what is gone, as if it had never been.
+    pub(super) is_of_what_is_left: bool,
     /// Whether somebody reads the state here: else nothing is taken from memory.
     is_kept: Cell<bool>,
     /// Whether it was looked for a checkpoint to begin with.
@@ -100,6 +102,19 @@ pub(super) struct Slot<O: Object> {
 
 impl<O: Object> Slot<O> {
     pub(super) fn new(runtime: Rc<Inner>, stream: StreamId, name: &str) -> Rc<Self> {
+        Self::made(runtime, stream, name, false)
+    }
+
+    /// The same object once more: what is left of it, after its newest checkpoint that can be used.
+    pub(super) async fn what_is_left(&self) -> Result<Rc<Self>, ObjectError> {
+        let left = Self::made(Rc::clone(&self.runtime), self.stream, &self.backing.name, true);
+        left.begin(LogPos(u64::MAX), None).await?;
+        left.sync().await?;
+        left.state()?;
+        Ok(left)
+    }
+
+    fn made(runtime: Rc<Inner>, stream: StreamId, name: &str, is_of_what_is_left: bool) -> Rc<Self> {
         let view = RefCell::new(View::new(stream, runtime.options.planted));
         let backing = Backing::new(Rc::clone(&runtime), stream, name, Self::is_alone());
         Rc::new_cyclic(|me| Self {
@@ -108,6 +123,7 @@ impl<O: Object> Slot<O> {
             me: Weak::clone(me),
             backing,
             view,
+            is_of_what_is_left,
             is_kept: Cell::default(),
             is_begun: Cell::default(),
             gap: Cell::default(),
@@ -291,6 +307,9 @@ impl<O: Object> Slot<O> {
         if has_gap || begun.upto() > view.upto() {
             self.reviewed.set(begun.last_checkpoint());
             *view = begun;
+        }
+        if self.is_of_what_is_left {
+            view.compare_nothing();
         }
         Ok(())
     }

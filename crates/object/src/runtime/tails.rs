@@ -104,7 +104,7 @@ impl Inner {
         let decided = self.decided.below();
         let tails = self.client.stream_tails(&streams).await;
         if let Ok(tails) = &tails {
-            asked.extend(streams.iter().zip(&tails.streams).map(|(stream, tail)| (*stream, tail.last)));
+            asked.extend(streams.iter().zip(&tails.streams).map(|(stream, tail)| (*stream, tail.bound())));
         }
         for (stream, sender) in served {
             let last = stream.and_then(|stream| asked.get(&stream).copied().flatten());

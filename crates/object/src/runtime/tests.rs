@@ -1,6 +1,7 @@
 //! What a runtime does between its parts, over a simulated cluster of one node.
 
 mod history;
+mod losses;
 mod splits;
 mod versions;
 
