@@ -496,10 +496,11 @@ class Client:
     # --- Streams ---------------------------------------------------------------------------------------------------------------
 
     def stream_end(self, name: str) -> tuple[int, int | None]:
-        """The position that the stream's next entry gets, and the log position that was granted for it last, if any was."""
+        """The position that the stream's next entry gets, and a log position above which nothing of it stands, if any was granted for it: mostly
+        the last."""
         stream = wire.stream_id(name)
         tail = self._repeated(lambda layout, deadline: self._sequencer_tail(layout, [stream], deadline)).streams[0]
-        return tail.next, None if tail.last == NONE else tail.last
+        return tail.next, None if tail.last == NONE else max(tail.last, tail.next - 1)
 
     def read_stream(self, name: str, first: int = 0) -> list[Entry]:
         """The stream's entries at the log position `first` or above, in order, up to where it ended when it was asked. A hole on the

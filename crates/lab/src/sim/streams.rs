@@ -204,9 +204,9 @@ fn in_order(history: &History, stream: StreamId, held: &[(u64, StreamPlace)]) ->
             history.trims.borrow().iter().any(|trim| trim.range.contains(before))
                 || history.streams.may_be_trimmed(*before, END)
         };
-        let is_wrong = later.previous.is_none_or(|previous| previous.0 < *before || previous.0 >= *pos);
+        let said = later.end_before().bound();
+        let is_wrong = said.is_none_or(|said| said.0 < *before || said.0 >= *pos);
         if is_wrong && !is_trimmed() {
-            let said = later.previous;
             return Err(format!("{stream} at {pos} says that {said:?} comes before it, but {before} does"));
         }
     }
@@ -278,7 +278,7 @@ fn ends_are_above(history: &History) -> Result<(), String> {
             for (stream, place) in append_asked.streams.iter().zip(places.iter()) {
                 let nth = ends.streams.iter().position(|asked| asked == stream);
                 let Some(tail) = nth.and_then(|nth| ends.tails.streams.get(nth)) else { continue };
-                let is_last = tail.last.is_some_and(|last| last.0 >= pos);
+                let is_last = tail.bound().is_some_and(|bound| bound.0 >= pos);
                 // Where entries were trimmed unseen it is not known which was the last.
                 let is_trimmed = || {
                     history.trims.borrow().iter().any(|trim| trim.range.contains(&pos))

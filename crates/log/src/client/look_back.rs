@@ -16,6 +16,7 @@ use super::{CallError, Client, Inner};
 use crate::layout::Piece;
 use crate::limits;
 use crate::pos::{Addr, AddrRange, LogPos, StreamId};
+use crate::stream::StreamTail;
 use crate::wire::{Kind, StateRef, Wanted};
 
 impl Client {
@@ -32,7 +33,7 @@ impl Client {
     /// what others appended since.
     pub async fn newest(&self, stream: StreamId) -> Result<Option<Entry>, ClientError> {
         let tails = self.stream_tails(&[stream]).await?;
-        match tails.streams.first().and_then(|tail| tail.last) {
+        match tails.streams.first().and_then(StreamTail::bound) {
             Some(last) => self.last_before(stream, LogPos(last.0 + 1)).await,
             None => Ok(None),
         }
@@ -58,10 +59,8 @@ impl Client {
             };
             let Some(entry) = entry else { break };
             positions.push(entry.pos);
-            at = entry
-                .place_in(stream)
-                .and_then(|place| place.previous)
-                .filter(|&previous| previous < entry.pos);
+            let place = entry.place_in(stream);
+            at = place.and_then(|place| place.end_before().bound()).filter(|at| *at < entry.pos);
         }
         Ok(positions)
     }

@@ -133,8 +133,8 @@ impl Client {
         tail: StreamTail,
         pos: LogPos,
     ) -> Result<Releases, ClientError> {
-        let Some(last) = tail.last else { return Ok(Releases::default()) };
-        let newest = match self.last_before(stream, LogPos(last.0 + 1)).await {
+        let Some(bound) = tail.bound() else { return Ok(Releases::default()) };
+        let newest = match self.last_before(stream, LogPos(bound.0 + 1)).await {
             Ok(found) => found.map(|entry| entry.pos),
             Err(ClientError::Damaged { pos }) => Some(pos),
             Err(error) => return Err(error),

@@ -100,8 +100,8 @@ impl Client {
         if below > tail.next {
             return Err(StreamsError::PastEnd { stream, below, next: tail.next }.into());
         }
-        let Some(last) = tail.last else { return Ok(None) };
-        let found = self.search_stream(stream, last, |position| position < below).await?;
+        let Some(bound) = tail.bound() else { return Ok(None) };
+        let found = self.search_stream(stream, bound, |position| position < below).await?;
         Ok(found)
     }
 }

@@ -89,9 +89,9 @@ impl Client {
         position: StreamPos,
     ) -> Result<Option<Entry>, ClientError> {
         let tails = self.stream_tails(&[stream]).await?;
-        let last = tails.streams.first().filter(|tail| position < tail.next).and_then(|tail| tail.last);
-        let Some(last) = last else { return Ok(None) };
-        let found = self.search_stream(stream, last, |at| at <= position).await?;
+        let bound = tails.streams.first().filter(|tail| position < tail.next).and_then(StreamTail::bound);
+        let Some(bound) = bound else { return Ok(None) };
+        let found = self.search_stream(stream, bound, |at| at <= position).await?;
         let is_it = |entry: &Entry| data_place(entry, stream).is_some_and(|place| place.position == position);
         Ok(found.filter(is_it))
     }
@@ -101,9 +101,9 @@ impl Client {
     pub async fn stream_start(&self, stream: StreamId, position: StreamPos) -> Result<LogPos, ClientError> {
         let tails = self.stream_tails(&[stream]).await?;
         let tail = tails.streams.first().copied().expect("as many as were asked about");
-        match tail.last {
-            Some(last) if position < tail.next => {
-                let before = self.search_stream(stream, last, |at| at < position).await?;
+        match tail.bound() {
+            Some(bound) if position < tail.next => {
+                let before = self.search_stream(stream, bound, |at| at < position).await?;
                 Ok(before.map_or(LogPos(0), |entry| LogPos(entry.pos.0 + 1)))
             }
             _ => Ok(tails.tail),
@@ -163,7 +163,7 @@ impl StreamReader {
     /// The stream ends there: finds out where its entries up to there are.
     async fn find(&mut self, tail: StreamTail) -> Result<(), ClientError> {
         let from = self.synced;
-        if let Some(last) = tail.last.filter(|&last| last >= from) {
+        if let Some(last) = tail.bound().filter(|&last| last >= from) {
             // Not up to the log's tail: what was granted below it and is lost may be granted again, to this stream too.
             let to = LogPos(last.0 + 1);
             let count = tail.next.0.saturating_sub(self.known.0);
@@ -298,8 +298,8 @@ impl StreamReader {
                 None => self.inner.last_before(self.stream, self.synced..pos).await?,
             };
             let Some(entry) = entry.filter(|entry| entry.pos >= self.synced) else { break };
-            at =
-                data_place(&entry, self.stream).and_then(|place| place.previous).filter(|at| *at < entry.pos);
+            let place = data_place(&entry, self.stream);
+            at = place.and_then(|place| place.end_before().bound()).filter(|at| *at < entry.pos);
             // What is kept follows each other up to the end.
             room = room.saturating_sub(entry.data.len());
             walked.push(if room > 0 { Found::Kept(entry) } else { Found::At(entry.pos) });

@@ -269,7 +269,7 @@ impl Keeping {
 /// Where the chunks of a checkpoint stand that is being made.
 #[derive(Default)]
 struct Standing {
-    /// What was granted for the stream of checkpoints before the first of them.
+    /// Nothing of the stream of checkpoints stands between this position and the first of them.
     before: Option<LogPos>,
     last: Option<LogPos>,
     count: u64,
@@ -283,7 +283,7 @@ impl Standing {
             return Err(ClientError::Overtaken { pos });
         }
         if self.count == 0 {
-            self.before = placed.places.first().and_then(|place| place.previous);
+            self.before = placed.places.first().and_then(|place| place.end_before().bound());
         }
         self.count += 1;
         Ok(())

@@ -160,14 +160,17 @@ impl Written {
 
     /// Whether nobody else's chunk stands between them.
     fn is_in_a_row(&self) -> bool {
-        let previous = |placed: &Placed| placed.places.first().and_then(|place| place.previous);
         let all: Vec<&Placed> = self.all().collect();
-        all.windows(2).all(|two| previous(two[1]) == Some(two[0].pos))
+        all.windows(2).all(|two| Self::before(two[1]) == Some(two[0].pos))
     }
 
-    /// The position that was granted to the stream before the first of them.
+    /// Nothing of the stream stands between this position and the first of them.
     fn previous(&self) -> Option<LogPos> {
-        self.all().next()?.places.first()?.previous
+        self.all().next().and_then(Self::before)
+    }
+
+    fn before(placed: &Placed) -> Option<LogPos> {
+        placed.places.first()?.end_before().bound()
     }
 }
 
