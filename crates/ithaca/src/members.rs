@@ -58,7 +58,7 @@ impl From<GiveUpError> for Failure {
             | GiveUpError::Heard { .. }
             | GiveUpError::Empty { .. }
             | GiveUpError::NotNeeded
-            | GiveUpError::NobodyDecides { .. }
+            | GiveUpError::NobodyLeft
             | GiveUpError::Layout(_) => Self::usage(line),
             GiveUpError::Unknown(error) => error.into(),
             GiveUpError::Node(error) => error.into(),

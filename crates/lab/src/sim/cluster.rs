@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ithaca_chain::ChainOptions;
@@ -16,6 +16,7 @@ use ithaca_log::pos::{Epoch, LogPos, NodeId};
 use ithaca_log::server::{ClusterNode, NodeEnd, NodeOptions, StartError};
 
 use super::latent;
+use super::loss::{self, Gone, Loss};
 use super::operator;
 use super::oracle;
 use super::scenario::{Outcome, Points, Scenario, world_of};
@@ -66,6 +67,7 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "topology.clients", choices: &[1, 2, 3] },
     Setting { name: "topology.followers", choices: &[0, 1] },
     Setting { name: "topology.small", choices: &[0, 0, 0, 1, 2, 7] },
+    Setting { name: "topology.lost", choices: &[0, 0, 0, 0, 0, 1] },
     Setting { name: "harm.latent", choices: &[0, 0, 2, 8] },
     Setting { name: "workload.operations", choices: &[40, 100, 200, 400] },
     Setting { name: "workload.entry_max_bytes", choices: &[64, 300, 5_000] },
@@ -136,7 +138,12 @@ struct World {
     repaired: Cell<u64>,
     /// Whether ranges that were trimmed wholly are gone from the layout.
     has_forgotten: Cell<bool>,
+    /// Whether the others went on without nodes that were gone for good.
+    has_given_up: Cell<bool>,
 }
+
+/// What comes of a loss, when it has.
+type Going = Rc<RefCell<Option<Result<Gone, String>>>>;
 
 /// What a node's process says of itself.
 #[derive(Default)]
@@ -144,6 +151,10 @@ struct Life {
     ended: Cell<bool>,
     /// It said that it was removed from its cluster.
     removed: Cell<bool>,
+    /// It is never to start again.
+    gone: Cell<bool>,
+    /// The node, while it runs.
+    node: RefCell<Weak<ClusterNode>>,
     starts: Cell<u64>,
     refused: RefCell<Vec<String>>,
 }
@@ -160,7 +171,8 @@ impl World {
             sim.start(process, move |env| serve(env, options.clone(), Rc::clone(&told)));
             (process, life)
         };
-        let added = plan.setting("topology.added", 0).min(ADDED_MAX.into()) as u8;
+        let added = if loses(plan) { ADDED_MAX.into() } else { plan.setting("topology.added", 0) };
+        let added = added.min(ADDED_MAX.into()) as u8;
         let nodes = (1..=count + added).map(start).collect();
         World {
             sim,
@@ -172,16 +184,22 @@ impl World {
             harmed: Cell::default(),
             repaired: Cell::default(),
             has_forgotten: Cell::default(),
+            has_given_up: Cell::default(),
         }
+    }
+
+    /// The servers that the cluster is not formed of.
+    fn spare(&self) -> Vec<(NodeId, SocketAddr)> {
+        let formed = self.shared.addrs.len();
+        let spare = (formed + 1..=self.nodes.len()).map(|id| id as u8);
+        spare.map(|id| (NodeId(id.into()), SocketAddr::new(machine(id), PORT))).collect()
     }
 
     /// Starts the operator: what became of all that it does.
     fn operate(&self, plan: &Plan) -> Rc<RefCell<Option<Result<(), String>>>> {
         let env = self.sim.env(self.sim.process("operator", machine(203)));
-        let formed = self.shared.addrs.len();
-        let spare = (formed + 1..=self.nodes.len()).map(|id| id as u8);
-        let added = spare.map(|id| (NodeId(id.into()), SocketAddr::new(machine(id), PORT))).collect();
         let removals = plan.setting("topology.removed", 0).min(ADDED_MAX.into());
+        let (added, removals) = if loses(plan) { (Vec::new(), 0) } else { (self.spare(), removals) };
         let task = operator::Task { added, removals, pause: HORIZON / 3 };
         let (shared, done) = (Rc::clone(&self.shared), Rc::clone(&self.operated));
         workload::result_of(&env, operator::operate(env.clone(), shared, task, done))
@@ -193,15 +211,13 @@ impl World {
         let all = self.shared.start(&self.sim, plan, 100, 150);
         let operated = self.operate(plan);
         plan.apply(&self.sim).map_err(|error| error.to_string())?;
+        let lost = if loses(plan) { self.lose() } else { None };
         self.run_until(Time::ZERO + HORIZON, || true).ok();
         self.sim.heal();
         let deadline = self.sim.now() + PATIENCE;
         let ended = self
-            .run_until(deadline, || self.shared.done.get() < all)
-            .map_err(|()| {
-                let done = self.shared.done.get();
-                format!("{done} of {all} clients are done long after healing; {}", self.said())
-            })
+            .end_of_loss(lost)
+            .and_then(|()| self.end_of_clients(deadline, all))
             .and_then(|()| self.make_room())
             .and_then(|()| self.end_of(&operated))
             .and_then(|()| self.recover(plan))
@@ -209,6 +225,13 @@ impl World {
             .and_then(|()| self.audit());
         oracle::judge(&self.shared.history)?;
         ended
+    }
+
+    fn end_of_clients(&self, deadline: Time, all: u32) -> Result<(), String> {
+        self.run_until(deadline, || self.shared.done.get() < all).map_err(|()| {
+            let done = self.shared.done.get();
+            format!("{done} of {all} clients are done long after healing; {}", self.said())
+        })
     }
 
     fn form(&self, plan: &Plan) -> Result<(), String> {
@@ -263,6 +286,60 @@ impl World {
             None => return Err(format!("nothing is trimmed long after healing; {}", self.said())),
         }
         Ok(())
+    }
+
+    /// Nodes go for good, once the others know all that they know: what is decided and not told is lost with them. Gives who went, and what comes
+    /// of it.
+    fn lose(&self) -> Option<(Vec<NodeId>, Going)> {
+        let count = self.shared.addrs.len();
+        let loss = Loss::draw(self.sim.dice(), count as u64, HORIZON);
+        let is_gone = |id: usize| loss.gone.contains(&NodeId(id as u64));
+        let newest = |gone: bool| {
+            let all = (1..=count).filter(|&id| is_gone(id) == gone);
+            let nodes: Option<Vec<_>> = all.map(|id| self.nodes[id - 1].1.node.borrow().upgrade()).collect();
+            nodes?.iter().map(|node| node.epoch()).max()
+        };
+        self.run_until(Time::ZERO + loss.at, || true).ok();
+        let may_go = || newest(true).zip(newest(false)).is_some_and(|(gone, left)| gone <= left);
+        self.run_until(Time::ZERO + HORIZON, || !may_go()).ok()?;
+        let gone = loss.gone.clone();
+        for (process, life) in gone.iter().map(|node| &self.nodes[node.0 as usize - 1]) {
+            life.gone.set(true);
+            self.sim.end(*process, Death::PowerCut);
+        }
+        let env = self.sim.env(self.sim.process("operator-of-loss", machine(205)));
+        let going = loss::go_on(env.clone(), Rc::clone(&self.shared), loss, self.spare());
+        Some((gone, workload::result_of(&env, going)))
+    }
+
+    /// The others have gone on. Those who went come back after all: they are members still, or learn that they are not.
+    fn end_of_loss(&self, lost: Option<(Vec<NodeId>, Going)>) -> Result<(), String> {
+        let Some((gone, going)) = lost else { return Ok(()) };
+        let deadline = self.sim.now() + PATIENCE;
+        self.run_until(deadline, || going.borrow().is_none()).ok();
+        match going.take() {
+            Some(Ok(Gone::GivenUp { added })) => {
+                self.has_given_up.set(true);
+                self.operated.added.borrow_mut().extend(added);
+                self.operated.removed.borrow_mut().extend(&gone);
+            }
+            Some(Ok(Gone::Missed)) => {}
+            Some(Err(error)) => return Err(format!("{error}; {}", self.said())),
+            None => {
+                return Err(format!("nothing goes on without {gone:?} long after healing; {}", self.said()));
+            }
+        }
+        let gone = || gone.iter().map(|node| &self.nodes[node.0 as usize - 1]);
+        for (process, life) in gone() {
+            life.gone.set(false);
+            self.sim.end(*process, Death::Kill);
+            self.sim.restart_after(*process, RESTART);
+        }
+        // A client that begins by one of them, and hears then that there was a loss, goes no further.
+        let may_mislead = || self.has_given_up.get() && gone().any(|(_, life)| !life.removed.get());
+        let deadline = self.sim.now() + RECOVERY_TIME;
+        let waited = self.run_until(deadline, || may_mislead());
+        waited.map_err(|()| format!("who was given up does not know it long after; {}", self.said()))
     }
 
     /// The operator's work is done.
@@ -404,6 +481,7 @@ impl World {
         points.see("a node was started again", self.nodes.iter().any(|(_, life)| life.starts.get() > 1));
         points.see("a node was added", !self.operated.added.borrow().is_empty());
         points.see("a trimmed range was left out", self.has_forgotten.get());
+        points.see("nodes were given up", self.has_given_up.get());
         points.see("another replica than the last was read", self.shared.elsewhere.get() > 0);
         points.see("latent damage was there", self.harmed.get() > 0);
         points.see("a lost entry was repaired", self.repaired.get() > 0);
@@ -414,11 +492,21 @@ impl World {
     }
 }
 
+/// Whether nodes go for good.
+fn loses(plan: &Plan) -> bool {
+    plan.setting("topology.lost", 0) > 0
+}
+
 /// A node's process: serves until its chain stops, then ends, to be started again.
 async fn serve(env: Env, options: NodeOptions, life: Rc<Life>) {
+    if life.gone.get() {
+        return;
+    }
     life.starts.set(life.starts.get() + 1);
     match ClusterNode::start(&env, options).await {
         Ok(node) => {
+            let node = Rc::new(node);
+            life.node.replace(Rc::downgrade(&node));
             let end = node.ended().await;
             life.removed.set(matches!(end, NodeEnd::Removed { .. }));
         }

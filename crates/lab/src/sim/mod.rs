@@ -9,6 +9,7 @@ pub mod history;
 mod history_json;
 mod latent;
 mod log;
+mod loss;
 mod objects;
 mod operator;
 pub mod oracle;

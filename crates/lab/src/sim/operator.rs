@@ -56,7 +56,8 @@ pub async fn operate(env: Env, shared: Rc<Shared>, task: Task, done: Rc<Done>) -
     Ok(())
 }
 
-async fn add(env: &Env, client: &Client, node: NodeId, addr: SocketAddr) -> Result<(), String> {
+/// Adds a node, however long that takes. An error says why it can not.
+pub(super) async fn add(env: &Env, client: &Client, node: NodeId, addr: SocketAddr) -> Result<(), String> {
     loop {
         match client.add_node(node, addr).await {
             Ok(_) => return Ok(()),

@@ -170,16 +170,24 @@ async fn work(env: Env, dice: Dice, shared: Rc<Shared>, number: u32, operations:
             let pause = Duration::from_micros(worker.draw(worker.shared.pause_us));
             worker.env.sleep(pause).await;
         }
+        if worker.client.is_after_loss() {
+            worker.note_elsewhere();
+            worker.client = worker.shared.connect(&worker.env, number).await;
+        }
     }
     worker.shared.done.set(worker.shared.done.get() + 1);
-    let elsewhere = worker.shared.elsewhere.get() + worker.client.reads_elsewhere();
-    worker.shared.elsewhere.set(elsewhere);
+    worker.note_elsewhere();
 }
 
 impl Worker {
     pub(super) fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
         self.dice.below(Domain::User(1), u64::from(self.number), self.draws, bound.max(1))
+    }
+
+    fn note_elsewhere(&self) {
+        let elsewhere = self.shared.elsewhere.get() + self.client.reads_elsewhere();
+        self.shared.elsewhere.set(elsewhere);
     }
 
     /// A position that may hold something: any, or one at the end, where things are decided.
@@ -363,6 +371,7 @@ async fn follow(env: Env, shared: Rc<Shared>) {
         let next = tailing.position().0;
         match tailing.next().await {
             Ok(entries) => note_entries(&shared.history, next, &entries, start),
+            Err(ClientError::AfterLoss { .. }) => return,
             Err(_) => env.sleep(Duration::from_millis(20)).await,
         }
     }

@@ -98,12 +98,9 @@ pub enum GiveUpError {
     /// The others can go on by themselves. Nothing was changed.
     #[error("the others go on without them: nothing needs to be given up")]
     NotNeeded,
-    /// None of those who decide is left. Nothing was changed.
-    #[error("none of the nodes that decide layouts is left: {}", list(nodes))]
-    NobodyDecides {
-        /// Who decides.
-        nodes: Vec<NodeId>,
-    },
+    /// All members are said to be gone. Nothing was changed.
+    #[error("no node would be left")]
+    NobodyLeft,
     /// No endpoint is of a cluster, or they are of two. Nothing was changed.
     #[error(transparent)]
     Unknown(ClientError),
@@ -119,10 +116,6 @@ pub enum GiveUpError {
         /// The time that there was.
         waited: Duration,
     },
-}
-
-fn list(nodes: &[NodeId]) -> String {
-    nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Has the cluster go on without nodes that are gone for good, where it cannot by itself: from then on these are no members, whatever they alone held
@@ -188,6 +181,14 @@ enum Step {
     Again(Option<Layout>),
 }
 
+/// Who takes the place of a majority of those who decide: those of them who are left, who are asked for the next epoch, so that they tell what they
+/// have accepted for it. Where nobody of them is, everybody who is left, for the epoch after the loss.
+#[derive(Clone, Copy)]
+struct Voters<'a> {
+    nodes: &'a [At],
+    epoch: Epoch,
+}
+
 /// One attempt, by one layout.
 struct Attempt<'a> {
     env: &'a Env,
@@ -211,12 +212,12 @@ impl Attempt<'_> {
             return Ok(Step::Again(Some(newer)));
         }
         self.check_gone(&members).await?;
+        if rest.is_empty() {
+            return Err(GiveUpError::NobodyLeft);
+        }
         let acceptors = before.acceptors();
         let decides = |(node, _): &At| acceptors.contains(node);
         let deciding: Vec<At> = rest.iter().copied().filter(decides).collect();
-        if deciding.is_empty() {
-            return Err(GiveUpError::NobodyDecides { nodes: acceptors });
-        }
         // Who does not hear most of the members proposes nothing.
         let are_heard = 2 * rest.len() > before.nodes.len();
         if are_heard && 2 * deciding.len() > acceptors.len() && before.check_sealable(gone).is_ok() {
@@ -230,7 +231,11 @@ impl Attempt<'_> {
                 None => Err(heard),
             };
         }
-        let done = self.decide(&deciding, &rest).await;
+        let voters = match deciding.is_empty() {
+            true => Voters { nodes: &rest, epoch: before.epoch.after_loss() },
+            false => Voters { nodes: &deciding, epoch: before.epoch.next() },
+        };
+        let done = self.decide(voters, &rest).await;
         // Who was told of a later layout meanwhile refuses what is asked by this one.
         match done {
             Err(GiveUpError::Node(FormError::Node { error: CallError::Refused(refusal), .. }))
@@ -292,12 +297,12 @@ impl Attempt<'_> {
         }
     }
 
-    /// Has the layout without those who are gone decided by all of `deciding`, and tells `rest`. What was accepted before, and may have been
+    /// Has the layout without those who are gone decided by all `voters`, and tells `rest`. What was accepted before, and may have been
     /// decided, is completed instead.
-    async fn decide(&self, deciding: &[At], rest: &[At]) -> Result<Step, GiveUpError> {
+    async fn decide(&self, voters: Voters<'_>, rest: &[At]) -> Result<Step, GiveUpError> {
         let mut own = None;
         loop {
-            let (ballot, found) = match self.prepare(deciding).await? {
+            let (ballot, found) = match self.prepare(voters).await? {
                 Ok(prepared) => prepared,
                 Err(newer) => return Ok(Step::Again(newer)),
             };
@@ -309,7 +314,7 @@ impl Attempt<'_> {
                 (None, None) => self.ended(rest).await?,
             };
             let accept = Accept { ballot, record: next.encode() };
-            let accepted = self.ask_all::<_, Accepted>(deciding, |_| accept.clone()).await?;
+            let accepted = self.ask_all::<_, Accepted>(voters.nodes, |_| accept.clone()).await?;
             if accepted.iter().all(|accepted| matches!(accepted.vote, Vote::Given { .. })) {
                 self.tell(&next, rest).await?;
                 let parts = self.before.lost_by(&next);
@@ -325,21 +330,22 @@ impl Attempt<'_> {
         }
     }
 
-    /// Prepares everyone of `deciding`, so that nothing is decided there below the ballot, nor any lease granted: that ballot, and what was
+    /// Prepares every one of `voters`, so that nothing is decided there below the ballot, nor any lease granted: that ballot, and what was
     /// accepted at the highest one before. Else a newer layout, if one is known, that is decided.
     async fn prepare(
         &self,
-        deciding: &[At],
+        voters: Voters<'_>,
     ) -> Result<Result<(Ballot, Option<Layout>), Option<Layout>>, GiveUpError> {
-        let proposer = deciding.iter().map(|&(node, _)| node).min().unwrap_or_default();
+        let Voters { nodes, epoch } = voters;
+        let proposer = nodes.iter().map(|&(node, _)| node).min().unwrap_or_default();
         let mut round = 1;
         while self.env.now() < self.deadline {
             let ballot = Ballot { round, proposer };
-            let prepare = Prepare { epoch: self.before.epoch.next(), ballot };
+            let prepare = Prepare { epoch, ballot };
             let (mut found, mut is_overtaken) = (None, false);
-            for promise in self.ask_all::<_, Promise>(deciding, |_| prepare).await? {
+            for promise in self.ask_all::<_, Promise>(nodes, |_| prepare).await? {
                 let vote = promise.vote.try_map(|record: Bytes| Layout::decode(&record));
-                match vote.map_err(|error| self.bad_layout(deciding, error))? {
+                match vote.map_err(|error| self.bad_layout(nodes, error))? {
                     Vote::Decided { layout } => return Ok(Err(Some(layout))),
                     Vote::Overtaken { promised } => {
                         // Another one that tries the same does not meet it again and again.
@@ -389,8 +395,8 @@ impl Attempt<'_> {
         answers.into_iter().flatten().collect::<Result<Vec<R>, _>>().map_err(GiveUpError::Node)
     }
 
-    fn bad_layout(&self, deciding: &[At], error: RecordError) -> GiveUpError {
-        let (node, addr) = deciding[0];
+    fn bad_layout(&self, nodes: &[At], error: RecordError) -> GiveUpError {
+        let (node, addr) = nodes[0];
         FormError::BadLayout { node, addr, error }.into()
     }
 }

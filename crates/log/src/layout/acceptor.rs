@@ -22,7 +22,8 @@ use ithaca_env::record::RecordError;
 /// What happens to an acceptor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// Somebody wants to have a layout decided for `epoch`.
+    /// Somebody wants to have a layout decided for `epoch`: the next one, or, of nodes that do not decide it, the one in which the cluster goes on
+    /// without those who do.
     Prepare {
         /// Who is answered.
         to: ReplyTo,
@@ -256,12 +257,9 @@ impl Acceptor {
             return effects.push(Effect::Reply { to, answer: Answer::Refused(refusal) });
         }
         let twice = self.planted.is(PlantedBug::TwoLayoutsAnEpoch);
-        // It takes the place of the next epoch's.
-        let is_after_loss = self.decided.back().is_some_and(|last| last.is_after_loss(layout.epoch));
-        let asked = if is_after_loss { self.latest_epoch().next() } else { layout.epoch };
         if twice && layout.epoch == self.latest_epoch() {
             self.decided.pop_back();
-        } else if let Some(not_open) = self.not_open(asked, Some(&layout)) {
+        } else if let Some(not_open) = self.not_open(layout.epoch, Some(&layout)) {
             return self.answer(to, not_open.map_or_else(Answer::Refused, Answer::Accepted), effects);
         }
         if (ballot < self.promised || self.is_far_ahead(ballot)) && !twice {
@@ -340,6 +338,10 @@ impl Acceptor {
     /// The answer to whoever asks for `epoch` to be decided, or for `layout` as the first, if nothing can be decided here.
     fn not_open(&self, epoch: Epoch, layout: Option<&Layout>) -> Option<Result<Vote<Layout>, Refusal>> {
         let latest = self.latest_epoch();
+        // It takes the place of the next epoch's, and may have to be decided by nodes that decide nothing else.
+        if self.decided.back().is_some_and(|last| last.is_after_loss(epoch)) {
+            return None;
+        }
         if epoch <= latest {
             let layout = self.decided.iter().find(|layout| layout.epoch == epoch).or(self.decided.back());
             let vote = Vote::Decided { layout: layout.expect("an epoch is decided").clone() };

@@ -171,6 +171,26 @@ fn an_acceptor_that_is_behind_says_so_and_one_that_is_ahead_tells_what_was_decid
 }
 
 #[test]
+fn who_decides_nothing_votes_on_what_goes_on_without_those_who_do_and_on_nothing_else() {
+    let decide = |node: &mut Node| {
+        if node.id != NodeId(2) {
+            node.roles = node.roles.without(Roles::LAYOUT);
+        }
+    };
+    let mut before = first(3);
+    before.nodes.iter_mut().for_each(decide);
+    let mut acceptor = learned(&before, Planted::NONE);
+    let none = "1 the node does not serve that: it lacks the role layout";
+    assert_eq!(step(&mut acceptor, prepare(1, 2, 1)), [none]);
+    assert_eq!(step(&mut acceptor, accept(1, 1, &before.next_epoch(LogPos(5)))), [none]);
+    let after = before.epoch.after_loss();
+    assert_eq!(step(&mut acceptor, prepare(1, after.0 + 1, 1)).len(), 1);
+    assert_eq!(step(&mut acceptor, prepare(2, after.0, 4)), ["persist"]);
+    assert_eq!(step(&mut acceptor, Input::Persisted), ["2 given"]);
+    assert_eq!(step(&mut acceptor, prepare(3, after.0, 3)), ["3 overtaken by 4"]);
+}
+
+#[test]
 fn an_acceptor_refuses_what_does_not_follow_and_what_it_has_no_part_in() {
     let before = first(3);
     let mut acceptor = learned(&before, Planted::NONE);

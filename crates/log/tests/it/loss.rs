@@ -64,6 +64,18 @@ async fn planted_without(
     give_up(env, &giving).await
 }
 
+/// The same in less time.
+async fn giving_up(
+    env: &Env,
+    cluster: &Cluster,
+    gone: &[u64],
+    timeout: Duration,
+) -> Result<GivenUp, GiveUpError> {
+    let gone = gone.iter().copied().map(NodeId).collect();
+    let giving = GivingUp { endpoints: endpoints(cluster), gone, timeout, planted: Planted::NONE };
+    give_up(env, &giving).await
+}
+
 async fn client(env: &Env, cluster: &Cluster) -> Client {
     let hole_wait = Duration::from_millis(10);
     let options = ClientOptions { endpoints: endpoints(cluster), hole_wait, ..ClientOptions::default() };
@@ -257,8 +269,6 @@ fn what_the_cluster_goes_on_without_by_itself_or_that_is_there_is_not_given_up()
         assert_eq!(without(&env, &cluster, &[3]).await, Err(GiveUpError::NotNeeded));
         cluster.kill(1);
         cluster.kill(2);
-        let nodes = [1, 2, 3].map(NodeId).to_vec();
-        assert_eq!(without(&env, &cluster, &[1, 2, 3]).await, Err(GiveUpError::NobodyDecides { nodes }));
         // Who has lost what it held is none of those who are left.
         cluster.start(&env, 1, of).await;
         cluster.wipe(2);
@@ -269,6 +279,32 @@ fn what_the_cluster_goes_on_without_by_itself_or_that_is_there_is_not_given_up()
         cluster.wipe(4);
         let done = without(&env, &cluster, &[2, 3, 4]).await.expect("given up");
         assert_eq!(done.layout.nodes.len(), 1);
+    });
+}
+
+#[test]
+fn those_who_decide_nothing_vote_where_nobody_is_left_who_does() {
+    run(|env, _dir| async move {
+        let gone = [1, 2, 3, 4, 5];
+        let (mut cluster, before) = lost(&env, (7, 2), 70, &gone).await;
+        assert_eq!(before.acceptors(), gone.map(NodeId), "the test wants more nodes than decide");
+        // One that does not answer may have voted for somebody else.
+        cluster.kill(6);
+        let refused = giving_up(&env, &cluster, &gone, Duration::from_secs(1)).await;
+        assert!(matches!(refused, Err(GiveUpError::Node(_))), "{refused:?}");
+        cluster.start(&env, 6, of).await;
+        let both = [0, 1].map(|_| without(&env, &cluster, &gone));
+        let both = gather(both.into(), |_| false).await;
+        let done: Vec<GivenUp> = both.into_iter().flatten().map(|done| done.expect("given up")).collect();
+        assert_eq!(done[0].layout, done[1].layout);
+        assert_eq!(done[0].layout.nodes.iter().map(|node| node.id.0).collect::<Vec<_>>(), [6, 7]);
+        let is_left = |number: u64| is_held(&before, LogPos(number), &gone);
+        assert_eq!((0..70).filter(|&number| is_left(number)).count(), 30);
+        check(&client(&env, &cluster).await, 70, is_left).await;
+        // From then on they decide as any do.
+        cluster.stop(7).await;
+        let after = client(&env, &cluster).await;
+        assert!(after.append(entry(1)).await.is_ok(), "6 goes on alone");
     });
 }
 

@@ -305,6 +305,11 @@ impl ClusterNode {
         self.inner.node.status()
     }
 
+    /// The epoch of the newest layout that it knows; 0 if it knows none.
+    pub fn epoch(&self) -> Epoch {
+        self.inner.node.epoch()
+    }
+
     /// Whether it belongs to a cluster: not before it has learned of a first layout that names it.
     pub fn is_member(&self) -> bool {
         self.inner.is_formed()
