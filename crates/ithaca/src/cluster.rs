@@ -46,19 +46,29 @@ async fn ask(env: &Env, global: &Global) -> Result<(Status, Option<Failure>), Fa
         // Last, since a layout that is over is found out by the answers of the others.
         Ok(Status { layout: client.layout().await?, tail: Some(tail), nodes })
     });
-    // Too few of those who decide may be there, or nobody who hands out positions: whoever is there is shown all the same. It is looked for at the
-    // same time, since the first may take all of it.
+    Ok(match or_seen(env, global, asking).await? {
+        Ok(status) => (status, None),
+        Err((Sight { layout, nodes }, failure)) => (Status { layout, tail: None, nodes }, Some(failure)),
+    })
+}
+
+/// What comes of `asking`; if it fails, who is there all the same, and why it failed: too few of those who decide may be there, or nobody who hands
+/// out positions. Errors: that, if nobody is there.
+pub async fn or_seen<T>(
+    env: &Env,
+    global: &Global,
+    asking: impl Future<Output = Result<T, Failure>>,
+) -> Result<Result<T, (Sight, Failure)>, Failure> {
+    // It is looked for at the same time, since the first may take all of it.
     let (mut asking, mut seeing) = (pin!(asking), pin!(seen(env, global)));
     let (asked, seen) = match race(asking.as_mut(), seeing.as_mut()).await {
-        Ended::First(Ok(status)) => return Ok((status, None)),
+        Ended::First(Ok(told)) => return Ok(Ok(told)),
         Ended::First(Err(failure)) => (Err(failure), seeing.await),
         Ended::Second(seen) => (asking.await, seen),
     };
     match (asked, seen) {
-        (Ok(status), _) => Ok((status, None)),
-        (Err(failure), Ok(Sight { layout, nodes })) => {
-            Ok((Status { layout, tail: None, nodes }, Some(failure)))
-        }
+        (Ok(told), _) => Ok(Ok(told)),
+        (Err(failure), Ok(sight)) => Ok(Err((sight, failure))),
         (Err(failure), Err(_)) => Err(failure),
     }
 }

@@ -3,7 +3,7 @@
 use ithaca_env::real;
 use ithaca_env::task::gather;
 use ithaca_log::client::{
-    CallError, FormError, Forming, GiveUpError, GivingUp, MembersError, form, give_up as give_up_nodes,
+    CallError, FormError, Forming, GiveUpError, GivingUp, MembersError, Sight, form, give_up as give_up_nodes,
 };
 use ithaca_log::layout::{Layout, NodeState};
 use ithaca_log::planted::Planted;
@@ -11,8 +11,8 @@ use ithaca_log::pos::NodeId;
 use ithaca_log::wire::Refusal;
 
 use crate::cli::{Endpoint, Global, InitArgs};
-use crate::client::{address_of, told_at, with_client};
-use crate::cluster::range_json;
+use crate::client::{address_of, told_at, with_client, with_client_in};
+use crate::cluster::{or_seen, range_json};
 use crate::failure::Failure;
 use crate::json::{Object, array};
 use crate::output::Output;
@@ -61,6 +61,8 @@ impl From<GiveUpError> for Failure {
             | GiveUpError::NobodyLeft
             | GiveUpError::Layout(_) => Self::usage(line),
             GiveUpError::Unknown(error) => error.into(),
+            GiveUpError::Node(error @ FormError::Node { .. }) => Self::from(error)
+                .and("nodes that are not named must be there: name it too if it is gone for good"),
             GiveUpError::Node(error) => error.into(),
             GiveUpError::Busy { .. } => Self::unreachable(line),
         }
@@ -210,13 +212,21 @@ pub fn replace(global: &Global, (node, at): &(NodeId, Endpoint), out: &mut Outpu
 
 /// Shows the newest layout, and with `history` those before it.
 pub fn layout(global: &Global, history: bool, out: &mut Output) -> Result<(), Failure> {
-    let layouts = with_client(global, "cluster layout", async |_, client| {
-        Ok(if history { client.layouts().await? } else { vec![client.layout().await?] })
+    let told = real::run(async |env| {
+        let asking = with_client_in(&env, global, "cluster layout", async |_, client| {
+            Ok(if history { client.layouts().await? } else { vec![client.layout().await?] })
+        });
+        or_seen(&env, global, asking).await
     })?;
+    let (layouts, failed) = match told {
+        Ok(layouts) => (layouts, Ok(())),
+        Err((Sight { layout, .. }, failure)) => (vec![layout], Err(failure)),
+    };
     for layout in layouts {
         out.either(|| human(&layout), || json(&layout))?;
     }
-    out.flush()
+    out.flush()?;
+    failed
 }
 
 fn json(layout: &Layout) -> Object {

@@ -381,6 +381,10 @@ fn with_too_few_nodes_an_append_says_so_until_the_operator_asks_for_fewer_copies
     assert!(status.contains("\"tail\":null") && status.contains("\"appendable\":false"), "{status}");
     assert_eq!(status.matches("\"state\":\"up\"").count(), 1, "{status}");
     assert_eq!(status.matches("\"state\":\"unreachable\",\"error\":").count(), 2, "{status}");
+    let ran = cluster(&servers, "cluster layout --timeout 1s", b"").expect(3);
+    let (layout, told) = (ran.text(), ran.stderr);
+    assert!(told.starts_with("ithaca: cluster layout") && told.contains("timed out after 1s"), "{told}");
+    assert!(layout.contains("node 2 at") && layout.contains("node 3 at"), "{layout}");
 }
 
 #[test]
@@ -396,6 +400,8 @@ fn one_node_that_is_left_of_three_goes_on_when_the_operator_gives_the_others_up(
         server.end();
     }
     cluster(&servers, "cluster give-up 9", b"").expect(1);
+    let told = cluster(&servers, "cluster give-up 2", b"").expect(3).stderr;
+    assert!(told.contains("node 3 at") && told.contains("name it too"), "{told}");
     let told = cluster(&servers, "cluster give-up 2 3 --json", b"").expect(0).text();
     assert!(told.contains("\"lost\":0"), "{told}");
     assert_eq!(cluster(&servers, "log read --from 0 --to 4", b"").expect(0).text(), "abcd");

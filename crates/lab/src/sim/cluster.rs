@@ -338,7 +338,7 @@ impl World {
         // A client that begins by one of them, and hears then that there was a loss, goes no further.
         let may_mislead = || self.has_given_up.get() && gone().any(|(_, life)| !life.removed.get());
         let deadline = self.sim.now() + RECOVERY_TIME;
-        let waited = self.run_until(deadline, || may_mislead());
+        let waited = self.run_until(deadline, may_mislead);
         waited.map_err(|()| format!("who was given up does not know it long after; {}", self.said()))
     }
 
