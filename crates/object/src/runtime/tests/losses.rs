@@ -1,5 +1,7 @@
 //! Objects that have lost entries: they are refused, until somebody takes what is left.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 type Numbers = Map<u64, u64>;
@@ -129,4 +131,137 @@ fn an_object_whose_catalog_or_checkpoint_is_gone_is_what_is_left_of_it() {
         map.handle().checkpoint_what_is_left().await.expect("made");
         assert_eq!(numbers(&world).await.entries().await, Ok(vec![(2, 2)]));
     });
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Stands,
+    Trimmed,
+    /// Trimmed, and a sequencer has begun since that may never have heard of it: no later entry of the object stands.
+    Forgotten,
+}
+
+/// What must be known of a map.
+#[derive(Default)]
+struct Model {
+    name: String,
+    /// The keys that its newest checkpoint has.
+    stored: BTreeSet<u64>,
+    /// Entries since, with the keys that they put.
+    entries: Vec<(LogPos, u64, Fate)>,
+}
+
+impl Model {
+    /// The keys of what is left.
+    fn left(&self) -> BTreeSet<u64> {
+        let standing = self.entries.iter().filter(|(.., fate)| *fate == Fate::Stands).map(|(_, key, _)| *key);
+        self.stored.iter().copied().chain(standing).collect()
+    }
+
+    fn has(&self, wanted: Fate) -> bool {
+        self.entries.iter().any(|(.., fate)| *fate == wanted)
+    }
+
+    /// Checks what a program is told that has nothing in memory.
+    fn check(&self, told: &Result<BTreeSet<u64>, ObjectError>, seed: u64) {
+        let is_right = match told {
+            Ok(keys) => *keys == self.left() && !self.has(Fate::Trimmed),
+            Err(ObjectError::Trimmed { .. }) => self.has(Fate::Trimmed) || self.has(Fate::Forgotten),
+            Err(_) => false,
+        };
+        let fates: Vec<_> = self.entries.iter().map(|(pos, _, fate)| (pos.0, *fate as u8)).collect();
+        assert!(is_right, "seed {seed}, {}: {told:?}, of {:?} and {fates:?}", self.name, self.stored);
+    }
+
+    /// A sequencer begins.
+    fn restarted(&mut self) {
+        let trailing = self.entries.iter_mut().rev().take_while(|(.., fate)| *fate != Fate::Stands);
+        trailing.for_each(|(.., fate)| *fate = Fate::Forgotten);
+    }
+}
+
+async fn keys(map: &Numbers) -> Result<BTreeSet<u64>, ObjectError> {
+    Ok(map.entries().await?.into_iter().map(|(key, _)| key).collect())
+}
+
+/// Something happens to a map or to what lies beside it.
+async fn happen(world: World, models: &mut [Model], others: &mut Vec<LogPos>, seed: u64) -> World {
+    let env = world.env.clone();
+    let below = |limit: usize| (env.random_u64() % limit as u64) as usize;
+    let program = world.program().await;
+    let client = program.inner.client.clone();
+    let nth = below(models.len());
+    let model = &mut models[nth];
+    let map = Numbers::open(&program, &model.name).expect("opened");
+    match below(12) {
+        0..5 => {
+            let key = env.random_u64();
+            let pos = map.fast_put(key, 0).await.expect("put").expect("a position");
+            model.entries.push((pos, key, Fate::Stands));
+        }
+        5 => others.push(client.append("of no object".into()).await.expect("appended")),
+        6 if !others.is_empty() => {
+            client.trim(others.swap_remove(below(others.len()))).await.expect("trimmed");
+        }
+        7 if !model.entries.is_empty() => {
+            let at = below(model.entries.len());
+            let (pos, _, fate) = &mut model.entries[at];
+            client.trim(*pos).await.expect("trimmed");
+            *fate = if *fate == Fate::Forgotten { Fate::Forgotten } else { Fate::Trimmed };
+        }
+        8 | 9 => {
+            let world = world.restart().await;
+            models.iter_mut().for_each(Model::restarted);
+            let client = world.program().await.inner.client.clone();
+            // It learns where streams end when it is asked first.
+            client.stream_tails(&[StreamId::of_name("a")]).await.expect("it serves");
+            // Nor is one that has had every position since then.
+            for _ in 0..2 {
+                others.push(client.append("of no object".into()).await.expect("appended"));
+            }
+            return world;
+        }
+        10 => {
+            let made = match below(3) {
+                0 => map.handle().checkpoint_what_is_left().await,
+                _ => map.handle().checkpoint().await,
+            };
+            match made {
+                Ok(_) => (model.stored, model.entries) = (model.left(), Vec::new()),
+                Err(error) => model.check(&Err(error), seed),
+            }
+        }
+        _ => model.check(&keys(&map).await, seed),
+    }
+    world
+}
+
+#[test]
+fn a_map_that_lacks_an_entry_is_refused_unless_nobody_can_know_and_one_that_lacks_none_never_is() {
+    for seed in 0..120 {
+        let sim = Sim::new(seed);
+        let process = sim.process("node", [127, 0, 0, 1].into());
+        let env = sim.env(process);
+        sim.block_on(process, async move {
+            let mut options = options(([127, 0, 0, 1], 0).into());
+            // Chunks of checkpoints of streams are trimmed too, by the sequencer's node.
+            options.grants.checkpoint_every = if seed % 3 == 0 { 8192 } else { 4 };
+            let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
+            options.listen = cluster.addrs()[0];
+            let program = program(&env, &options).await;
+            let mut world = World { env, options, cluster, program };
+            let model = |name: &str| Model { name: name.to_owned(), ..Model::default() };
+            // A stream that has had every position up to one is not told apart from one that was not seen.
+            let first = world.program.client().append("of no object".into()).await.expect("appended");
+            let (mut models, mut others) = (["a", "b", "c"].map(model), vec![first]);
+            for _ in 0..40 {
+                world = happen(world, &mut models, &mut others, seed).await;
+            }
+            for model in &models {
+                let map = Numbers::open(&world.program().await, &model.name).expect("opened");
+                model.check(&keys(&map).await, seed);
+            }
+        });
+    }
 }
