@@ -49,31 +49,14 @@ fn endpoints(cluster: &Cluster) -> Vec<SocketAddr> {
     cluster.addrs.iter().map(|&(_, addr)| addr).collect()
 }
 
+/// What is asked for where these nodes are gone.
+fn giving(cluster: &Cluster, gone: &[u64]) -> GivingUp {
+    let gone = gone.iter().copied().map(NodeId).collect();
+    GivingUp { endpoints: endpoints(cluster), gone, timeout: TIMEOUT, planted: Planted::NONE }
+}
+
 async fn without(env: &Env, cluster: &Cluster, gone: &[u64]) -> Result<GivenUp, GiveUpError> {
-    planted_without(env, cluster, gone, Planted::NONE).await
-}
-
-async fn planted_without(
-    env: &Env,
-    cluster: &Cluster,
-    gone: &[u64],
-    planted: Planted,
-) -> Result<GivenUp, GiveUpError> {
-    let gone = gone.iter().copied().map(NodeId).collect();
-    let giving = GivingUp { endpoints: endpoints(cluster), gone, timeout: TIMEOUT, planted };
-    give_up(env, &giving).await
-}
-
-/// The same in less time.
-async fn giving_up(
-    env: &Env,
-    cluster: &Cluster,
-    gone: &[u64],
-    timeout: Duration,
-) -> Result<GivenUp, GiveUpError> {
-    let gone = gone.iter().copied().map(NodeId).collect();
-    let giving = GivingUp { endpoints: endpoints(cluster), gone, timeout, planted: Planted::NONE };
-    give_up(env, &giving).await
+    give_up(env, &giving(cluster, gone)).await
 }
 
 async fn client(env: &Env, cluster: &Cluster) -> Client {
@@ -290,7 +273,8 @@ fn those_who_decide_nothing_vote_where_nobody_is_left_who_does() {
         assert_eq!(before.acceptors(), gone.map(NodeId), "the test wants more nodes than decide");
         // One that does not answer may have voted for somebody else.
         cluster.kill(6);
-        let refused = giving_up(&env, &cluster, &gone, Duration::from_secs(1)).await;
+        let in_short = GivingUp { timeout: Duration::from_secs(1), ..giving(&cluster, &gone) };
+        let refused = give_up(&env, &in_short).await;
         assert!(matches!(refused, Err(GiveUpError::Node(_))), "{refused:?}");
         cluster.start(&env, 6, of).await;
         let both = [0, 1].map(|_| without(&env, &cluster, &gone));
@@ -371,7 +355,8 @@ pub fn give_up_after_another_change(planted: Planted) {
         let least = Change { min_replicas: Some(2), ..Change::default() };
         let next = |_: &_| before.change(LogPos(30), &least).expect("a layout");
         let next = accept(&env, &cluster, &before, next).await;
-        let done = planted_without(&env, &cluster, &[2, 3], planted).await.expect("given up");
+        let giving = GivingUp { planted, ..giving(&cluster, &[2, 3]) };
+        let done = give_up(&env, &giving).await.expect("given up");
         assert_eq!((done.layout.epoch, done.layout.min_replicas), (next.epoch.after_loss(), 2));
         let after = client(&env, &cluster).await;
         after.set_min_replicas(1).await.expect("changed");
