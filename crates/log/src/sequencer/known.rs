@@ -1,10 +1,10 @@
 //! What is known of streams: where each ends, and below which log position that may be wrong.
 //!
-//! A new sequencer puts it together from the latest checkpoint and from the places of the entries since. Both ends of a stream are
-//! bounds: its next position and the log position of its last entry may be too high, where a token was lost, never too
-//! low. Where entries were trimmed that no checkpoint covers, nobody can say which streams they were in. A stream has never
-//! had more entries than the log has positions, so every stream goes on at that log position or above: positions are left
-//! out, and none is granted twice.
+//! A new sequencer puts it together from the latest checkpoint and from the places of the entries since. Both ends of a stream may
+//! be too high, where a token was lost. Where entries were trimmed that no checkpoint covers, nobody can say which streams they were in. A
+//! stream has never had more entries than the log has positions, so every stream goes on at that log position or above: positions are
+//! left out, and none is granted twice. The last that is known of it stays so, and what may stand above follows from the next one
+//! ([`StreamTail::bound`]).
 //!
 //! What a checkpoint says stays as it was read, encoded; beside it there is a table of the streams that have gone on since.
 
@@ -72,7 +72,7 @@ impl KnownStreams {
     }
 
     /// The same, cut to what can be below a decided `tail`: a checkpoint of an epoch that is over may count tokens past it. Any stream
-    /// may end in what was trimmed unseen: whoever has not read that far must not take what comes next for all that was missing.
+    /// goes on behind what was trimmed unseen: whoever has not read that far must not take what comes next for all that was missing.
     pub fn below(mut self, tail: LogPos) -> Self {
         let unseen = self.unseen;
         self.changed.iter_mut().for_each(|known| *known = cut(*known, tail, unseen));
@@ -208,7 +208,8 @@ fn highest(one: StreamTail, other: StreamTail) -> StreamTail {
     StreamTail { next: one.next.max(other.next), last: one.last.max(other.last) }
 }
 
-/// Where a stream ends, cut to what can be below `tail`, if it may have entries below `unseen`.
+/// Where a stream ends, cut to what can be below `tail`, if it may have entries below `unseen`. One that may itself end in what was not seen
+/// ends as high as that.
 fn cut(known: StreamTail, tail: LogPos, unseen: LogPos) -> StreamTail {
     let next = known.next.max(StreamPos(unseen.0));
     if known.has_granted_last() && known.last < Some(tail) {
