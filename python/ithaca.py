@@ -500,7 +500,8 @@ class Client:
         the last."""
         stream = wire.stream_id(name)
         tail = self._repeated(lambda layout, deadline: self._sequencer_tail(layout, [stream], deadline)).streams[0]
-        return tail.next, None if tail.last == NONE else max(tail.last, tail.next - 1)
+        lasts = [] if tail.last == NONE else [tail.last]
+        return tail.next, max(lasts + [tail.next - 1]) if tail.next or lasts else None
 
     def read_stream(self, name: str, first: int = 0) -> list[Entry]:
         """The stream's entries at the log position `first` or above, in order, up to where it ended when it was asked. A hole on the

@@ -42,7 +42,8 @@ pub struct StreamPlace {
     pub stream: StreamId,
     /// The entry's position in the stream.
     pub position: StreamPos,
-    /// Where the stream's last entry before this one stands: [`StreamTail::last`] of [`StreamPlace::end_before`].
+    /// Where the stream's last entry before this one stands, as far as its sequencer knew: [`StreamTail::last`] of
+    /// [`StreamPlace::end_before`].
     pub previous: Option<LogPos>,
 }
 

@@ -12,9 +12,8 @@ use crate::pos::{LogPos, StreamId, StreamPos};
 pub struct StreamTail {
     /// The position that its next entry gets. Positions below it may have been lost to junk.
     pub next: StreamPos,
-    /// The log position that was granted for it last; it may hold junk. Of a stream that the sequencer has not heard of, where what it has not seen
-    /// was trimmed: the last of that. `None` if none was granted. What was trimmed before the sequencer saw it may stand above: see
-    /// [`StreamTail::bound`].
+    /// The log position that was granted for it last, as far as the sequencer knows; it may hold junk. `None` if it knows of none. What was trimmed
+    /// before the sequencer saw it may have stood above: see [`StreamTail::bound`].
     pub last: Option<LogPos>,
 }
 
@@ -22,13 +21,13 @@ impl StreamTail {
     /// Nothing of the stream stands above this log position, and none was granted for it. A new sequencer that finds trimmed what it knows nothing of
     /// leaves out as many positions of every stream as the log had there (docs/protocol/streams.md).
     pub fn bound(&self) -> Option<LogPos> {
-        self.last.max(self.next.0.checked_sub(1).map(LogPos).filter(|_| self.last.is_some()))
+        self.last.max(self.next.0.checked_sub(1).map(LogPos))
     }
 
-    /// Whether `last` was granted for the stream without doubt. Where a stream may have had every position of the log up to there it is not
-    /// known.
+    /// Whether `last` was granted for the stream without doubt. In logs of earlier versions it was not where a stream may have had every position
+    /// of the log up to there.
     pub fn has_granted_last(&self) -> bool {
-        self.last.is_some_and(|last| self.next.0 != last.0 + 1)
+        self.last.is_some_and(|last| last == LogPos(0) || self.next.0 != last.0 + 1)
     }
 }
 

@@ -32,7 +32,7 @@ impl Client {
     /// Whether the stream has entries: whoever appended to it first has told its name before.
     async fn is_begun(&self, stream: StreamId) -> Result<bool, ClientError> {
         let tails = self.stream_tails(&[stream]).await?;
-        match tails.streams.first().filter(|tail| tail.last.is_some()) {
+        match tails.streams.first().filter(|tail| tail.bound().is_some()) {
             None => Ok(false),
             Some(tail) => Ok(tail.has_granted_last() || self.newest(stream).await?.is_some()),
         }

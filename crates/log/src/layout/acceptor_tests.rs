@@ -180,7 +180,7 @@ fn who_decides_nothing_votes_on_what_goes_on_without_those_who_do_and_on_nothing
     let mut before = first(3);
     before.nodes.iter_mut().for_each(decide);
     let mut acceptor = learned(&before, Planted::NONE);
-    let none = "1 the node does not serve that: it lacks the role layout";
+    let none = "1 the node does not have the role 1";
     assert_eq!(step(&mut acceptor, prepare(1, 2, 1)), [none]);
     assert_eq!(step(&mut acceptor, accept(1, 1, &before.next_epoch(LogPos(5)))), [none]);
     let after = before.epoch.after_loss();

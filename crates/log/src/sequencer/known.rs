@@ -93,7 +93,7 @@ impl KnownStreams {
 
     /// Where a stream ends of which nothing was seen.
     fn unknown(&self) -> StreamTail {
-        StreamTail { next: StreamPos(self.unseen.0), last: before(self.unseen) }
+        StreamTail { next: StreamPos(self.unseen.0), last: None }
     }
 
     /// Where the checkpoint says that a stream ends.
@@ -198,24 +198,19 @@ impl KnownStreams {
     }
 }
 
-/// The log position before this one, if there is any.
-fn before(pos: LogPos) -> Option<LogPos> {
-    pos.0.checked_sub(1).map(LogPos)
-}
-
 /// As far as either says.
 fn highest(one: StreamTail, other: StreamTail) -> StreamTail {
     StreamTail { next: one.next.max(other.next), last: one.last.max(other.last) }
 }
 
-/// Where a stream ends, cut to what can be below `tail`, if it may have entries below `unseen`. One that may itself end in what was not seen
-/// ends as high as that.
+/// Where a stream ends, cut to what can be below `tail`, if it may have entries below `unseen`. Of one that ends above the tail it is not known
+/// where it did below.
 fn cut(known: StreamTail, tail: LogPos, unseen: LogPos) -> StreamTail {
-    let next = known.next.max(StreamPos(unseen.0));
-    if known.has_granted_last() && known.last < Some(tail) {
-        return StreamTail { next, last: known.last };
-    }
-    StreamTail { next, last: known.last.max(before(unseen)).min(before(tail)) }
+    let is_cut = known.last >= Some(tail);
+    let least = if is_cut { unseen.max(tail) } else { unseen };
+    let next = known.next.max(StreamPos(least.0));
+    let is_sure = !is_cut && (known.has_granted_last() || next == known.next);
+    StreamTail { next, last: known.last.filter(|_| is_sure) }
 }
 
 #[cfg(test)]
@@ -288,14 +283,15 @@ mod tests {
         let known = known.below(LogPos(50));
         assert_eq!(known.tail(A), tail(30, 20), "the one that it was granted last stays known");
         assert_eq!(known.tail(A).bound(), Some(LogPos(29)));
-        assert_eq!(known.tail(B), tail(30, 29));
-        assert!(known.tail(A).has_granted_last() && !known.tail(B).has_granted_last());
+        assert_eq!(known.tail(B), StreamTail { next: StreamPos(30), last: None });
+        assert_eq!(known.tail(B).bound(), Some(LogPos(29)));
         assert_eq!(known.unseen(), LogPos(30));
     }
 
     #[test]
     fn a_checkpoint_that_counts_lost_tokens_is_cut_to_the_decided_tail() {
         let known = KnownStreams::noted(table(&[(A, tail(9, 70))]), Vec::new());
-        assert_eq!(known.below(LogPos(50)).tail(A), tail(9, 49));
+        let tail = known.below(LogPos(50)).tail(A);
+        assert_eq!((tail.next, tail.last, tail.bound()), (StreamPos(50), None, Some(LogPos(49))));
     }
 }

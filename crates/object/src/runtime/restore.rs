@@ -28,6 +28,15 @@ pub(super) enum Named {
     Only(Chunk),
 }
 
+/// What a stream lacks that was granted to it.
+enum Missing {
+    None,
+    /// What stood at this position.
+    One(LogPos),
+    /// Perhaps something: its sequencer has found trimmed what it had not seen.
+    Unknown,
+}
+
 /// Bytes of a stream that are read before it is known where it ends, or to see what comes next: those of a dozen calls or more.
 const PEEK_BYTES: usize = 4 << 10;
 
@@ -163,7 +172,8 @@ impl<O: Object> Slot<O> {
             if backing.is_whole(&part, since) {
                 break;
             }
-            if backing.judge(part, since, end, &mut gap).await?.is_none() || gap.is_none() {
+            let judged = backing.judge(part, since..end, LogPos(u64::MAX), &mut gap).await?;
+            if judged.is_none() || gap.is_none() {
                 break;
             }
             at = upto;
@@ -174,20 +184,21 @@ impl<O: Object> Slot<O> {
     /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
     /// `gap` is what it could not tell about the piece before.
     ///
-    /// Errors: `Trimmed` if some of it is gone and no checkpoint has it.
+    /// Errors: `Trimmed` if some of it is gone, or may be and there is a checkpoint of at most `limit` that knows.
     pub(super) fn piece<'p>(
         &'p self,
         from: LogPos,
         to: LogPos,
+        limit: LogPos,
         gap: &'p mut Option<LogPos>,
     ) -> Later<'p, Result<Option<StreamPart>, ObjectError>> {
-        Box::pin(self.piece_of(from, to, gap))
+        Box::pin(self.piece_of(from..to, limit, gap))
     }
 
     async fn piece_of(
         &self,
-        from: LogPos,
-        to: LogPos,
+        Range { start: from, end: to }: Range<LogPos>,
+        limit: LogPos,
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
         let part = self.backing.read(from, to).await?;
@@ -204,7 +215,7 @@ impl<O: Object> Slot<O> {
         if self.is_of_what_is_left {
             return Ok(Some(part));
         }
-        self.backing.judge(part, since, to, gap).await
+        self.backing.judge(part, since..to, limit, gap).await
     }
 }
 
@@ -294,82 +305,97 @@ impl Backing {
         })
     }
 
-    /// What of a piece up to `to` is of use that is not whole from `since` on: see [`Slot::piece`].
+    /// What of a piece is of use that is not whole from where it begins: see [`Slot::piece`].
     fn judge<'p>(
         &'p self,
         part: StreamPart,
-        since: LogPos,
-        to: LogPos,
+        piece: Range<LogPos>,
+        limit: LogPos,
         gap: &'p mut Option<LogPos>,
     ) -> Later<'p, Result<Option<StreamPart>, ObjectError>> {
-        Box::pin(self.judged(part, since, to, gap))
+        Box::pin(self.judged(part, piece, limit, gap))
     }
 
     async fn judged(
         &self,
         part: StreamPart,
-        since: LogPos,
-        to: LogPos,
+        piece: Range<LogPos>,
+        limit: LogPos,
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
+        let since = piece.start;
         // The catalog is told of what is forgotten before that is released and trimmed: so it is asked last.
-        let missing = self.missing(&part, since, to, gap).await;
-        let below = self.runtime.client.released(self.stream).await?.log_below;
+        let missing = self.missing(&part, piece, gap).await;
+        let released = self.runtime.client.released(self.stream).await?.log_below;
         if !self.is_alone && self.forgotten().await? > since {
             *gap = None;
             return Ok(None);
         }
-        let below = if below > since { Some(below) } else { missing?.map(|pos| LogPos(pos.0 + 1)) };
+        let below = match missing {
+            _ if released > since => Some(released),
+            Ok(Missing::One(pos)) => Some(LogPos(pos.0 + 1)),
+            Ok(Missing::Unknown) if !self.is_alone => {
+                let stored = self.candidates(limit, false).await?.stored;
+                stored.first().map(|(upto, _)| *upto).filter(|upto| *upto > since)
+            }
+            missing => missing.map(|_| None)?,
+        };
         match below {
             Some(below) => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
             None => Ok(Some(part)),
         }
     }
 
-    /// A position of a piece up to `to` that was granted to the stream and trimmed, if `since` and the entries tell of one. Whoever trims positions
-    /// of the log says nothing to its streams, but each entry names what was granted before it.
+    /// Whether something of a piece was granted to the stream and trimmed, by what the entries tell. Whoever trims positions of the log says
+    /// nothing to its streams, but each entry names what was granted before it.
     async fn missing(
         &self,
         part: &StreamPart,
-        since: LogPos,
-        to: LogPos,
+        piece: Range<LogPos>,
         gap: &mut Option<LogPos>,
-    ) -> Result<Option<LogPos>, ObjectError> {
-        let mut known = since;
+    ) -> Result<Missing, ObjectError> {
+        let (mut known, mut found) = (piece.start, Missing::None);
         for entry in &part.entries {
-            if let Some(missing) = self.trimmed_before(end_before(entry, self.stream), known).await? {
-                return Ok(Some(missing));
+            match self.missing_at(end_before(entry, self.stream), known).await? {
+                Missing::None => {}
+                Missing::Unknown => found = Missing::Unknown,
+                missing => return Ok(missing),
             }
             known = LogPos(entry.pos.0 + 1);
         }
-        let is_unknown = gap.is_some() && part.entries.is_empty();
-        *gap = (is_unknown || part.trimmed >= Some(known)).then_some(known);
-        if gap.is_none() || part.upto < to {
-            return Ok(None);
+        let is_open = gap.is_some() && part.entries.is_empty();
+        *gap = (is_open || part.trimmed >= Some(known)).then_some(known);
+        if gap.is_none() || part.upto < piece.end {
+            return Ok(found);
         }
         *gap = None;
-        self.trimmed_before(self.end_from(to).await?, known).await
+        match self.missing_at(self.end_from(piece.end).await?, known).await? {
+            Missing::None => Ok(found),
+            missing => Ok(missing),
+        }
     }
 
-    /// The position that the stream was granted last where it ended so, by the sequencer of an epoch, if it is none below `known` and is trimmed.
-    async fn trimmed_before(
+    /// Whether something is missing from `known` on up to where the stream ended so, by the sequencer of an epoch.
+    async fn missing_at(
         &self,
         end: Option<(StreamTail, Epoch)>,
         known: LogPos,
-    ) -> Result<Option<LogPos>, ObjectError> {
-        let Some((end, epoch)) = end else { return Ok(None) };
-        let Some(last) = end.last.filter(|last| *last >= known) else { return Ok(None) };
+    ) -> Result<Missing, ObjectError> {
+        let Some((end, epoch)) = end.filter(|(end, _)| end.bound() >= Some(known)) else {
+            return Ok(Missing::None);
+        };
+        let Some(last) = end.last.filter(|last| *last >= known) else { return Ok(Missing::Unknown) };
         let client = &self.runtime.client;
         if !end.has_granted_last() {
             // A sequencer knows what it has granted itself.
             let began = client.layout().await?.start_of(epoch);
             if began.is_none_or(|began| last < began) {
-                return Ok(None);
+                return Ok(Missing::Unknown);
             }
         }
         match client.read(last).await {
-            Ok(entry) => Ok((entry.kind == EntryKind::Trimmed).then_some(last)),
-            Err(ClientError::Unwritten { .. }) => Ok(None),
+            Ok(entry) if entry.kind == EntryKind::Trimmed => Ok(Missing::One(last)),
+            Ok(_) | Err(ClientError::Unwritten { .. }) => Ok(Missing::None),
             Err(error) => Err(error.into()),
         }
     }

@@ -250,7 +250,7 @@ impl<O: Object> Slot<O> {
                 continue;
             }
             let mut gap = self.gap.get();
-            let part = match self.piece(upto, target, &mut gap).await {
+            let part = match self.piece(upto, target, LogPos(u64::MAX), &mut gap).await {
                 // The newest checkpoint may reflect what is gone, and the record that is wanted too.
                 Err(ObjectError::Trimmed { .. }) if !Self::is_alone() && !is_newest_taken => {
                     is_newest_taken = true;
@@ -299,7 +299,10 @@ impl<O: Object> Slot<O> {
     async fn begin_at(&self, limit: LogPos, target: Option<LogPos>) -> Result<(), ObjectError> {
         let has_gap = target.is_none();
         let begun = match self.begin_view(limit, target).await {
-            Err(ObjectError::Forgotten { .. }) => self.begin_view(LogPos(u64::MAX), None).await?,
+            // The newest one may know more than those of at most the limit.
+            Err(ObjectError::Forgotten { .. } | ObjectError::Unusable { .. }) => {
+                self.begin_view(LogPos(u64::MAX), None).await?
+            }
             begun => begun?,
         };
         self.is_begun.set(true);

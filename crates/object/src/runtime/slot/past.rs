@@ -138,7 +138,7 @@ impl<O: Object> Slot<O> {
         let mut view = self.begin_view(snapshot, None).await?;
         let mut gap = None;
         while view.upto() < snapshot && view.fault().is_none() {
-            let Some(part) = self.piece(view.upto(), snapshot, &mut gap).await? else {
+            let Some(part) = self.piece(view.upto(), snapshot, snapshot, &mut gap).await? else {
                 view = self.begin_view(snapshot, None).await?;
                 continue;
             };

@@ -146,8 +146,9 @@ enum Fate {
 #[derive(Default)]
 struct Model {
     name: String,
-    /// The keys that its newest checkpoint has.
+    /// The keys that its newest checkpoint has, and where entries stand that it does not need any more.
     stored: BTreeSet<u64>,
+    unneeded: Vec<LogPos>,
     /// Entries since, with the keys that they put.
     entries: Vec<(LogPos, u64, Fate)>,
 }
@@ -194,7 +195,7 @@ async fn happen(world: World, models: &mut [Model], others: &mut Vec<LogPos>, se
     let nth = below(models.len());
     let model = &mut models[nth];
     let map = Numbers::open(&program, &model.name).expect("opened");
-    match below(12) {
+    match below(14) {
         0..5 => {
             let key = env.random_u64();
             let pos = map.fast_put(key, 0).await.expect("put").expect("a position");
@@ -209,6 +210,10 @@ async fn happen(world: World, models: &mut [Model], others: &mut Vec<LogPos>, se
             let (pos, _, fate) = &mut model.entries[at];
             client.trim(*pos).await.expect("trimmed");
             *fate = if *fate == Fate::Forgotten { Fate::Forgotten } else { Fate::Trimmed };
+        }
+        11 if !model.unneeded.is_empty() => {
+            let pos = model.unneeded.swap_remove(below(model.unneeded.len()));
+            client.trim(pos).await.expect("trimmed");
         }
         8 | 9 => {
             let world = world.restart().await;
@@ -228,7 +233,10 @@ async fn happen(world: World, models: &mut [Model], others: &mut Vec<LogPos>, se
                 _ => map.handle().checkpoint().await,
             };
             match made {
-                Ok(_) => (model.stored, model.entries) = (model.left(), Vec::new()),
+                Ok(_) => {
+                    model.stored = model.left();
+                    model.unneeded.extend(model.entries.drain(..).map(|(pos, ..)| pos));
+                }
                 Err(error) => model.check(&Err(error), seed),
             }
         }
