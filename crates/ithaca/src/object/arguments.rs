@@ -83,8 +83,8 @@ pub enum MapCommand {
     /// Store the map's state in the log, so that whoever opens it reads only what comes after
     #[command(
         after_help = "Example:\n  ithaca map checkpoint users\n  ithaca map checkpoint users --what-is-left\n\n\
-                      With --what-is-left the changes that are gone are as if they had never been made. Programs that have the map in memory as \
-                      it was must be started again; better is that one of them makes a checkpoint of it."
+                      With --what-is-left the changes that are gone are as if they had never been made, for programs too that have the map in memory \
+                      as it was: better is that one of these makes a checkpoint of it."
     )]
     Checkpoint {
         /// The map's name

@@ -40,6 +40,14 @@ pub struct Chunk {
     pub data: Bytes,
 }
 
+impl Chunk {
+    /// What stands in an object's own stream where the object begins anew: nothing before it counts any more for whoever begins at no checkpoint behind
+    /// it. It belongs to none, and holds nothing.
+    pub(crate) fn mark(object: StreamId) -> Self {
+        Self { of: Of { object, id: 0, upto: LogPos(0) }, number: 0, data: Bytes::new() }
+    }
+}
+
 /// Where a checkpoint's chunks stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {

@@ -10,6 +10,7 @@ use ithaca_log::stream::{Condition, ConflictKey};
 
 use super::Runtime;
 use super::append::Plan;
+use super::restore::is_mark;
 use super::slot::{AnySlot, Slot};
 use super::transaction::{Begin, Tx, TxOptions};
 use crate::error::ObjectError;
@@ -237,6 +238,7 @@ impl<O: Object> Handle<O> {
                     _ => Some(format!("calls `{}`", String::from_utf8_lossy(&call.method))),
                 })
             }
+            Err(_) if is_mark(&entry.data, stream) => return self.slot.check_checkpoint().await,
             Err(_) => Some("is no record of an object".to_owned()),
         };
         let (object, wanted, pos) = (self.slot.name().to_owned(), O::TYPE, entry.pos);

@@ -19,6 +19,7 @@ use crate::error::ObjectError;
 use crate::limits;
 use crate::object::{Object, dropped};
 use crate::planted::{Planted, PlantedBug};
+use crate::view::View;
 
 /// Directories that are cleaned away in one go.
 const CLEANED_MAX_COUNT: usize = 64;
@@ -48,9 +49,9 @@ impl<O: Object> Handle<O> {
     }
 
     /// The same of what is left of an object that has lost calls ([`Trimmed`](ObjectError::Trimmed)) or checkpoints ([`Unusable`](ObjectError::Unusable)):
-    /// it is as if what is gone had never been called, and from then on everybody has it so. States of the past between the loss and this checkpoint are
-    /// refused still. A program that has the object in memory as it was goes on with that, and must be started again: better is
-    /// that it makes a [`checkpoint`](Self::checkpoint), which has everything.
+    /// it is as if what is gone had never been called, and from then on everybody has it so, programs too that have it in memory as it was: a
+    /// [`checkpoint`](Self::checkpoint) of one of these has everything, and is better. States of the past between the loss and this checkpoint are
+    /// refused still. Dropped in the middle it may leave the object refused, until it is called again.
     ///
     /// Errors: those of `checkpoint`; `Stopped` if a call that is left cannot be applied without those that are gone.
     pub async fn checkpoint_what_is_left(&self) -> Result<LogPos, ObjectError> {
@@ -59,9 +60,12 @@ impl<O: Object> Handle<O> {
             catalog.what_is_left().await?.shorten().await?;
         }
         match self.checkpoint().await {
-            Err(ObjectError::Trimmed { .. } | ObjectError::Unusable { .. }) => {}
+            Err(ObjectError::Trimmed { .. } | ObjectError::Unusable { .. } | ObjectError::Stopped { .. }) => {
+            }
             made => return made,
         }
+        let mark = Chunk::mark(self.slot.stream).encode();
+        self.slot.runtime.client.append_to(&[self.slot.stream], mark).await?;
         let left = self.slot.what_is_left().await?;
         let upto = left.write().await?;
         left.backing.store_catalog().await?;
@@ -302,10 +306,19 @@ impl<O: Object> Slot<O> {
 
     /// Has the catalog forget what it may below `before`, and trims that.
     async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
+        let newest = self.backing.candidates(before, false).await?.stored.into_iter().next();
+        // What was decided to be forgotten is, also if what takes its place cannot be read.
+        let loaded = match newest {
+            Some((upto, stored)) => Some(self.load(upto, &stored).await?.map_err(|reason| {
+                let object = self.backing.name.clone();
+                ObjectError::Unusable { object, upto, reason }
+            })?),
+            None => None,
+        };
         let Forgot { below, held_by } = self.backing.forget(before).await?;
         let earliest = LogPos(below);
         if earliest > LogPos(0) {
-            self.trim_below(earliest).await?;
+            self.trim_below(earliest, loaded).await?;
         }
         self.backing.clean().await?;
         Ok(Forgotten { earliest, held_by })
@@ -313,11 +326,13 @@ impl<O: Object> Slot<O> {
 
     /// Releases the calls below `earliest`, which the catalog has forgotten, if the checkpoint that takes their place can be read; but not
     /// those that its state points to, nor what comes after them.
-    async fn trim_below(&self, earliest: LogPos) -> Result<(), ObjectError> {
-        let stored = self.backing.stored_at(earliest).await?;
-        let loaded = match stored {
-            Some(stored) => self.load(earliest, &stored).await?,
-            None => Err(Unusable::State("it is not in the catalog".to_owned())),
+    async fn trim_below(&self, earliest: LogPos, loaded: Option<View<O>>) -> Result<(), ObjectError> {
+        let loaded = match loaded.filter(|view| view.upto() == earliest) {
+            Some(view) => Ok(view),
+            None => match self.backing.stored_at(earliest).await? {
+                Some(stored) => self.load(earliest, &stored).await?,
+                None => Err(Unusable::State("it is not in the catalog".to_owned())),
+            },
         };
         let view = match loaded {
             Ok(view) => view,

@@ -14,7 +14,7 @@ use ithaca_log::stream::StreamTail;
 use super::backing::{Backing, Candidates};
 use super::slot::{Later, Slot};
 use crate::checkpoint::Stored;
-use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
+use crate::checkpoint::chunk::{CHUNK_MAGIC, Chunk, Directory, Of, Unusable};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
@@ -165,9 +165,19 @@ impl<O: Object> Slot<O> {
         let Some(bound) = tails.streams.first().and_then(StreamTail::bound) else { return Ok(()) };
         let end = LogPos(bound.0 + 1);
         let stored = if Self::is_alone() { None } else { backing.newest().await?.stored };
-        let (mut at, mut gap) = (stored.map_or(LogPos(0), |(upto, _)| upto), None);
+        let (mut at, mut gap) = (LogPos(0), None);
+        if let Some((upto, stored)) = stored {
+            match backing.named(LogPos(stored.directory)).await? {
+                Ok(_) => at = upto,
+                Err(reason) if backing.forgotten().await? > LogPos(0) => {
+                    return Err(ObjectError::Unusable { object: backing.name.clone(), upto, reason });
+                }
+                Err(_) => {}
+            }
+        }
         while at < end {
             let part = client.read_stream(backing.stream, at..end, PEEK_BYTES).await?;
+            backing.check_marks(&part)?;
             let (since, upto) = (gap.unwrap_or(at), part.upto);
             if backing.is_whole(&part, since) {
                 break;
@@ -202,6 +212,9 @@ impl<O: Object> Slot<O> {
         gap: &mut Option<LogPos>,
     ) -> Result<Option<StreamPart>, ObjectError> {
         let part = self.backing.read(from, to).await?;
+        if !self.is_of_what_is_left {
+            self.backing.check_marks(&part)?;
+        }
         let since = gap.unwrap_or(from);
         let is_off = from > LogPos(0) && self.runtime.options.planted.is(PlantedBug::GapNotSeen);
         if (part.trimmed.is_none() && gap.is_none()) || self.backing.is_whole(&part, since) || is_off {
@@ -305,6 +318,16 @@ impl Backing {
         })
     }
 
+    /// Errors: `Trimmed` if the object begins anew within a piece: by what comes before that nobody goes on.
+    fn check_marks(&self, part: &StreamPart) -> Result<(), ObjectError> {
+        let mark = part.entries.iter().rfind(|entry| !self.is_alone && is_mark(&entry.data, self.stream));
+        mark.map_or(Ok(()), |mark| Err(self.trimmed(LogPos(mark.pos.0 + 1))))
+    }
+
+    fn trimmed(&self, below: LogPos) -> ObjectError {
+        ObjectError::Trimmed { object: self.name.clone(), below }
+    }
+
     /// What of a piece is of use that is not whole from where it begins: see [`Slot::piece`].
     fn judge<'p>(
         &'p self,
@@ -341,7 +364,7 @@ impl Backing {
             missing => missing.map(|_| None)?,
         };
         match below {
-            Some(below) => Err(ObjectError::Trimmed { object: self.name.clone(), below }),
+            Some(below) => Err(self.trimmed(below)),
             None => Ok(Some(part)),
         }
     }
@@ -445,6 +468,11 @@ impl Backing {
         }
         Ok(())
     }
+}
+
+/// Whether an object of this stream begins anew at an entry.
+pub(super) fn is_mark(entry: &Bytes, stream: StreamId) -> bool {
+    entry.starts_with(&CHUNK_MAGIC) && Chunk::decode(entry) == Ok(Chunk::mark(stream))
 }
 
 /// Where the stream ended before an entry, by the sequencer of its epoch.

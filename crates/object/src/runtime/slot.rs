@@ -254,6 +254,8 @@ impl<O: Object> Slot<O> {
                 // The newest checkpoint may reflect what is gone, and the record that is wanted too.
                 Err(ObjectError::Trimmed { .. }) if !Self::is_alone() && !is_newest_taken => {
                     is_newest_taken = true;
+                    // It may be so new that it was not there when the catalog was looked at last.
+                    self.backing.newest().await?;
                     self.begin(LogPos(u64::MAX), Some(target)).await?;
                     continue;
                 }

@@ -133,6 +133,82 @@ fn an_object_whose_catalog_or_checkpoint_is_gone_is_what_is_left_of_it() {
     });
 }
 
+#[test]
+fn whoever_has_an_object_in_memory_begins_anew_where_others_have_taken_what_is_left() {
+    run(async |world| {
+        put(&world, 0).await;
+        let lost = put(&world, 1).await;
+        put(&world, 2).await;
+        let (writer, reader) = (numbers(&world).await, numbers(&world).await);
+        for map in [&writer, &reader] {
+            assert_eq!(map.len().await, Ok(3));
+        }
+        world.program().await.client().trim(lost).await.expect("trimmed");
+        assert_eq!(writer.put(3, 3).await, Ok(None), "it goes on");
+        numbers(&world).await.handle().checkpoint_what_is_left().await.expect("made");
+        assert_eq!(writer.put(1, 10).await, Ok(None), "it was never there");
+        for map in [&writer, &reader, &numbers(&world).await] {
+            assert_eq!(map.entries().await, Ok(vec![(0, 0), (1, 10), (2, 2), (3, 3)]));
+        }
+    });
+}
+
+#[test]
+fn a_map_whose_calls_are_all_trimmed_below_a_checkpoint_is_what_that_says_after_a_restart() {
+    run(async |mut world| {
+        let positions = [put(&world, 0).await, put(&world, 1).await];
+        numbers(&world).await.handle().checkpoint().await.expect("made");
+        for pos in positions {
+            world.program().await.client().trim(pos).await.expect("trimmed");
+        }
+        world = world.restart().await;
+        assert_eq!(numbers(&world).await.entries().await, Ok(vec![(0, 0), (1, 1)]));
+    });
+}
+
+#[test]
+fn a_map_whose_checkpoint_is_gone_with_its_calls_is_refused_and_loses_nothing_by_that() {
+    run(async |mut world| {
+        let mut positions = vec![put(&world, 0).await, put(&world, 1).await];
+        let map = numbers(&world).await;
+        map.handle().checkpoint().await.expect("made");
+        let client = world.program().await.inner.client.clone();
+        let chunks = crate::checkpoint::chunks_of(map.handle().stream());
+        let tail = client.stream_tails(&[]).await.expect("it serves").tail;
+        let chunks = client.read_stream(chunks, LogPos(0)..tail, 1 << 20).await.expect("read").entries;
+        positions.extend(chunks.iter().map(|chunk| chunk.pos));
+        for pos in positions {
+            client.trim(pos).await.expect("trimmed");
+        }
+        world = world.restart().await;
+        let map = numbers(&world).await;
+        let is_refused = |error| matches!(error, Err(ObjectError::Trimmed { .. }));
+        assert!(is_refused(map.len().await.map(drop)));
+        assert!(is_refused(map.handle().check_type().await), "nobody could read what follows");
+        let forgotten = map.handle().forget(LogPos(u64::MAX)).await;
+        assert!(matches!(forgotten, Err(ObjectError::Unusable { .. })), "{forgotten:?}");
+        map.handle().checkpoint_what_is_left().await.expect("made");
+        for map in [map, numbers(&world).await] {
+            assert_eq!((map.len().await, map.handle().check_type().await), (Ok(0), Ok(())));
+        }
+        put(&world, 2).await;
+        assert_eq!(numbers(&world).await.entries().await, Ok(vec![(2, 2)]));
+    });
+}
+
+#[test]
+fn an_object_tells_its_name_also_where_something_was_trimmed_that_nobody_has_seen() {
+    run(async |mut world| {
+        let client = world.program().await.inner.client.clone();
+        let others = client.append("of no object".into()).await.expect("appended");
+        client.trim(others).await.expect("trimmed");
+        world = world.restart().await;
+        numbers(&world).await.put(1, 1).await.expect("put");
+        let names = world.program().await.client().stream_names().await;
+        assert_eq!(names, Ok(vec!["m".to_owned()]));
+    });
+}
+
 /// What became of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
