@@ -10,6 +10,7 @@ mod watch;
 use ithaca_env::Env;
 use ithaca_log::client::{Client, ClientError, ErrorClass};
 use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_object::checkpoint::chunk::Chunk;
 use ithaca_object::checkpoint::{Policy, catalog_of};
 use ithaca_object::object::Object;
 use ithaca_object::record::Record;
@@ -46,6 +47,7 @@ fn line_of(error: &ObjectError) -> String {
                 last(tail)
             )
         }
+        ObjectError::Trimmed { .. } => format!("{error} (`ithaca map checkpoint --help`)"),
         ObjectError::Forgotten { object, snapshot, earliest } => format!(
             "`{object}` as of position {} is forgotten: below {earliest} is the earliest state, --as-of {} and later",
             last(snapshot),
@@ -64,8 +66,9 @@ fn runtime(env: &Env, client: Client) -> Runtime {
 /// What shows that a stream is an object's, in words; `None` if it is not, or nobody has appended to it.
 pub async fn mark_of(client: &Client, stream: StreamId) -> Result<Option<String>, ClientError> {
     let (what, entry) = match client.newest(stream).await? {
-        Some(entry) if Record::decode(&entry.data).is_err() => return Ok(None),
-        Some(entry) => ("a record", Some(entry)),
+        Some(entry) if Record::decode(&entry.data).is_ok() => ("a record", Some(entry)),
+        Some(entry) if Chunk::is_break(&entry.data, stream) => ("a break", Some(entry)),
+        Some(_) => return Ok(None),
         // All of it may be forgotten: its state is in a checkpoint then, of which there is a catalog.
         None => ("a record of checkpoints", client.newest(catalog_of(stream)).await?),
     };

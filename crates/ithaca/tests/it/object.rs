@@ -182,6 +182,8 @@ fn a_map_that_has_lost_a_change_is_refused_until_what_is_left_of_it_is_taken() {
     }
     let upto = number_field(&dev.run("map checkpoint users --what-is-left --json").expect(0).text(), "upto");
     assert!(upto > last, "{upto}");
+    let told = dev.feed("log append --stream users", b"no record").expect(2).stderr;
+    assert!(told.contains("\"users\" is an object's"), "{told}");
     assert_eq!(dev.run("map ls users").expect(0).text(), "ann\t1\ncleo\t1\n");
     assert_eq!(dev.run("map size users --remote").expect(0).text(), "2\n");
     put("bob");

@@ -41,10 +41,15 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// What stands in an object's own stream where the object begins anew: nothing before it counts any more for whoever begins at no checkpoint behind
-    /// it. It belongs to none, and holds nothing.
-    pub(crate) fn mark(object: StreamId) -> Self {
+    /// A break: what stands in an object's own stream where the object begins anew, at a checkpoint behind it. It belongs to none, and holds
+    /// nothing.
+    pub(crate) fn break_of(object: StreamId) -> Self {
         Self { of: Of { object, id: 0, upto: LogPos(0) }, number: 0, data: Bytes::new() }
+    }
+
+    /// Whether an entry of an object's stream is a break.
+    pub fn is_break(entry: &Bytes, object: StreamId) -> bool {
+        entry.starts_with(&CHUNK_MAGIC) && Self::decode(entry) == Ok(Self::break_of(object))
     }
 }
 
@@ -188,7 +193,9 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/golden/checkpoints.txt");
         let head = "What a checkpoint is in the log, in hexadecimal. docs/format/object.md explains it.\n";
         let (chunk, directory) = (hex(&chunk.encode()), hex(&directory.encode()));
-        let text = format!("{head}\nchunk\n{chunk}\ndirectory\n{directory}");
+        let entry = Chunk::break_of(OF.object).encode();
+        assert!(Chunk::is_break(&entry, OF.object) && !Chunk::is_break(&entry, StreamId(7)));
+        let text = format!("{head}\nchunk\n{chunk}\ndirectory\n{directory}\nbreak\n{}", hex(&entry));
         golden::check(path, &text);
     }
 

@@ -10,9 +10,9 @@ use ithaca_log::stream::{Condition, ConflictKey};
 
 use super::Runtime;
 use super::append::Plan;
-use super::restore::is_mark;
 use super::slot::{AnySlot, Slot};
 use super::transaction::{Begin, Tx, TxOptions};
+use crate::checkpoint::chunk::Chunk;
 use crate::error::ObjectError;
 use crate::key::{Key, Keys, Parts};
 use crate::object::{CallError, Mutator, Object, call_of, empty_call, encoded, keys_of};
@@ -238,7 +238,7 @@ impl<O: Object> Handle<O> {
                     _ => Some(format!("calls `{}`", String::from_utf8_lossy(&call.method))),
                 })
             }
-            Err(_) if is_mark(&entry.data, stream) => return self.slot.check_checkpoint().await,
+            Err(_) if Chunk::is_break(&entry.data, stream) => return self.slot.check_checkpoint().await,
             Err(_) => Some("is no record of an object".to_owned()),
         };
         let (object, wanted, pos) = (self.slot.name().to_owned(), O::TYPE, entry.pos);

@@ -64,8 +64,8 @@ impl<O: Object> Handle<O> {
             }
             made => return made,
         }
-        let mark = Chunk::mark(self.slot.stream).encode();
-        self.slot.runtime.client.append_to(&[self.slot.stream], mark).await?;
+        let stream = self.slot.stream;
+        self.slot.runtime.client.append_to(&[stream], Chunk::break_of(stream).encode()).await?;
         let left = self.slot.what_is_left().await?;
         let upto = left.write().await?;
         left.backing.store_catalog().await?;

@@ -14,7 +14,7 @@ use ithaca_log::stream::StreamTail;
 use super::backing::{Backing, Candidates};
 use super::slot::{Later, Slot};
 use crate::checkpoint::Stored;
-use crate::checkpoint::chunk::{CHUNK_MAGIC, Chunk, Directory, Of, Unusable};
+use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::Object;
@@ -177,7 +177,7 @@ impl<O: Object> Slot<O> {
         }
         while at < end {
             let part = client.read_stream(backing.stream, at..end, PEEK_BYTES).await?;
-            backing.check_marks(&part)?;
+            backing.check_breaks(&part)?;
             let (since, upto) = (gap.unwrap_or(at), part.upto);
             if backing.is_whole(&part, since) {
                 break;
@@ -213,7 +213,7 @@ impl<O: Object> Slot<O> {
     ) -> Result<Option<StreamPart>, ObjectError> {
         let part = self.backing.read(from, to).await?;
         if !self.is_of_what_is_left {
-            self.backing.check_marks(&part)?;
+            self.backing.check_breaks(&part)?;
         }
         let since = gap.unwrap_or(from);
         let is_off = from > LogPos(0) && self.runtime.options.planted.is(PlantedBug::GapNotSeen);
@@ -319,9 +319,10 @@ impl Backing {
     }
 
     /// Errors: `Trimmed` if the object begins anew within a piece: by what comes before that nobody goes on.
-    fn check_marks(&self, part: &StreamPart) -> Result<(), ObjectError> {
-        let mark = part.entries.iter().rfind(|entry| !self.is_alone && is_mark(&entry.data, self.stream));
-        mark.map_or(Ok(()), |mark| Err(self.trimmed(LogPos(mark.pos.0 + 1))))
+    fn check_breaks(&self, part: &StreamPart) -> Result<(), ObjectError> {
+        let is_break = |entry: &&Entry| !self.is_alone && Chunk::is_break(&entry.data, self.stream);
+        let last = part.entries.iter().rfind(is_break);
+        last.map_or(Ok(()), |last| Err(self.trimmed(LogPos(last.pos.0 + 1))))
     }
 
     fn trimmed(&self, below: LogPos) -> ObjectError {
@@ -468,11 +469,6 @@ impl Backing {
         }
         Ok(())
     }
-}
-
-/// Whether an object of this stream begins anew at an entry.
-pub(super) fn is_mark(entry: &Bytes, stream: StreamId) -> bool {
-    entry.starts_with(&CHUNK_MAGIC) && Chunk::decode(entry) == Ok(Chunk::mark(stream))
 }
 
 /// Where the stream ended before an entry, by the sequencer of its epoch.
