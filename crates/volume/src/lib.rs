@@ -26,6 +26,7 @@ mod owner;
 mod parts;
 mod planted;
 mod region;
+mod room;
 mod serving;
 pub mod socket;
 pub mod stale;

@@ -18,10 +18,10 @@ use thiserror::Error;
 
 use super::export::{Disk, Export, Failed};
 use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, Terms};
-use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
+use super::limits::{CONNECTIONS_MAX, OWN_ROOM_BYTES, SHARED_ROOM_BYTES, UNSENT_MAX_BYTES};
 use super::reply::Replies;
-use super::room::{ConnectionRoom, Held, Room};
 use super::transmission::{self, Command, Request, Transmission};
+use crate::room::{ConnectionRoom, Held, Room, RoomLimits};
 use crate::serving::{Front, Gate, Serving};
 use crate::{Planted, Volume};
 
@@ -73,7 +73,8 @@ impl Server {
     pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
         let gate = Gate::new(env);
         let disk = Rc::new(Disk::new(volume, options));
-        let room = Room::new(env);
+        let (own_bytes, shared_bytes) = (OWN_ROOM_BYTES, SHARED_ROOM_BYTES);
+        let room = Room::new(env, RoomLimits { front: "nbd", own_bytes, shared_bytes });
         let shared =
             Rc::new(Shared { env: env.clone(), disk, gate: Rc::clone(&gate), room: Rc::clone(&room) });
         let addr = listener.local_addr();

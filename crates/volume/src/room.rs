@@ -1,4 +1,5 @@
-//! Room for the data of requests: how much all connections of a server hold together, and whose turn it is. (docs/protocol/nbd.md)
+//! Room for the data of requests: how much all connections of a server hold together, and whose turn it is. (docs/protocol/nbd.md,
+//! docs/protocol/socket.md)
 //!
 //! * A request that carries data asks for room before anything is done for it; a write does before its data is taken in. Until it has some it
 //!   waits in the socket, and holds nothing.
@@ -20,14 +21,24 @@ use ithaca_env::sync::{Permit, Semaphore};
 use ithaca_env::task::{Ended, race};
 use ithaca_env::{Env, Time};
 
-use super::limits::{OWN_ROOM_BYTES, SHARED_ROOM_BYTES};
-
 /// How long a client may be waited for by a request that has shared room, while another one waits for that room.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How much room a server has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoomLimits {
+    /// The front end, for log lines.
+    pub(crate) front: &'static str,
+    /// Bytes that each connection has of its own.
+    pub(crate) own_bytes: usize,
+    /// Bytes that all of them share.
+    pub(crate) shared_bytes: usize,
+}
+
 /// The room of a server.
-pub(super) struct Room {
+pub(crate) struct Room {
     env: Env,
+    limits: RoomLimits,
     shared: Semaphore,
     held_bytes: Cell<usize>,
     /// Whether some of the shared room was held since memory was given back.
@@ -39,21 +50,21 @@ pub(super) struct Room {
 
 impl Room {
     /// Nobody has any.
-    pub fn new(env: &Env) -> Rc<Self> {
-        let shared = Semaphore::new(SHARED_ROOM_BYTES);
+    pub(crate) fn new(env: &Env, limits: RoomLimits) -> Rc<Self> {
+        let shared = Semaphore::new(limits.shared_bytes);
         let (held_bytes, was_shared) = (Cell::default(), Cell::default());
         let (awaited, next) = (RefCell::default(), Cell::default());
-        Rc::new(Self { env: env.clone(), shared, held_bytes, was_shared, awaited, next })
+        Rc::new(Self { env: env.clone(), limits, shared, held_bytes, was_shared, awaited, next })
     }
 
     /// Bytes that requests have room for.
-    pub fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes.get()
     }
 
     /// A connection has ended, and holds nothing any more. After the last one that had much of late the system has the memory back: the
     /// allocator would keep most of it.
-    pub fn connection_ended(&self) {
+    pub(crate) fn connection_ended(&self) {
         if self.shared.held() == 0 && self.was_shared.take() {
             self.env.give_memory_back();
         }
@@ -78,15 +89,15 @@ impl Room {
         let long: BTreeMap<_, _> = long.map(|(_, writer)| (writer.peer_addr(), writer.clone())).collect();
         drop(awaited);
         for (peer, writer) in long {
-            let seconds = PATIENCE.as_secs();
-            tracing::warn!(%peer, "nbd: others need the memory that was kept for this client for {seconds} s: it is disconnected");
+            let (front, seconds) = (self.limits.front, PATIENCE.as_secs());
+            tracing::warn!(%peer, "{front}: others need the memory that was kept for this client for {seconds} s: it is disconnected");
             writer.close();
         }
     }
 }
 
 /// The room of one connection.
-pub(super) struct ConnectionRoom {
+pub(crate) struct ConnectionRoom {
     room: Rc<Room>,
     own: Semaphore,
     writer: Writer,
@@ -94,19 +105,19 @@ pub(super) struct ConnectionRoom {
 
 impl ConnectionRoom {
     /// Of the connection that `writer` sends on.
-    pub fn new(room: &Rc<Room>, writer: Writer) -> Self {
-        Self { room: Rc::clone(room), own: Semaphore::new(OWN_ROOM_BYTES), writer }
+    pub(crate) fn new(room: &Rc<Room>, writer: Writer) -> Self {
+        Self { room: Rc::clone(room), own: Semaphore::new(room.limits.own_bytes), writer }
     }
 
     /// Room for a request of so many bytes, if the connection has that of its own.
-    pub fn try_acquire(&self, bytes: usize) -> Option<Held> {
-        let permit = if bytes <= OWN_ROOM_BYTES { self.own.try_acquire(bytes) } else { None };
+    pub(crate) fn try_acquire(&self, bytes: usize) -> Option<Held> {
+        let permit = if bytes <= self.room.limits.own_bytes { self.own.try_acquire(bytes) } else { None };
         permit.map(|permit| self.held(permit, false))
     }
 
     /// Room for a request of so many bytes. Dropping the future gives the turn up.
-    pub async fn acquire(&self, bytes: usize) -> Held {
-        if bytes > OWN_ROOM_BYTES {
+    pub(crate) async fn acquire(&self, bytes: usize) -> Held {
+        if bytes > self.room.limits.own_bytes {
             return self.held(self.room.much(bytes).await, true);
         }
         match race(self.own.acquire(bytes), self.room.shared.acquire(bytes)).await {
@@ -123,7 +134,7 @@ impl ConnectionRoom {
 }
 
 /// What a request has room for, until this is dropped.
-pub(super) struct Held {
+pub(crate) struct Held {
     room: Rc<Room>,
     permit: Permit,
     /// Of the connection, if the room is shared.
@@ -132,7 +143,7 @@ pub(super) struct Held {
 
 impl Held {
     /// From now on the request waits for its client, until what is returned is dropped. `None` if nobody else minds.
-    pub fn awaits_client(&self) -> Option<Awaiting> {
+    pub(crate) fn awaits_client(&self) -> Option<Awaiting> {
         let writer = self.writer.clone()?;
         let (id, since) = (self.room.next.get(), self.room.env.now());
         self.room.next.set(id + 1);
@@ -148,7 +159,7 @@ impl Drop for Held {
 }
 
 /// A request with shared room waits for its client, until this is dropped.
-pub(super) struct Awaiting {
+pub(crate) struct Awaiting {
     room: Rc<Room>,
     id: u64,
 }
