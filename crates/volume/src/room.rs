@@ -41,8 +41,8 @@ pub(crate) struct Room {
     limits: RoomLimits,
     shared: Semaphore,
     held_bytes: Cell<usize>,
-    /// Whether some of the shared room was held since memory was given back.
-    was_shared: Cell<bool>,
+    /// The most that was held since memory was given back.
+    most_held_bytes: Cell<usize>,
     /// Connections for whose clients requests wait that have shared room, and since when.
     awaited: RefCell<BTreeMap<u64, (Time, Writer)>>,
     next: Cell<u64>,
@@ -52,9 +52,9 @@ impl Room {
     /// Nobody has any.
     pub(crate) fn new(env: &Env, limits: RoomLimits) -> Rc<Self> {
         let shared = Semaphore::new(limits.shared_bytes);
-        let (held_bytes, was_shared) = (Cell::default(), Cell::default());
+        let (held_bytes, most_held_bytes) = (Cell::default(), Cell::default());
         let (awaited, next) = (RefCell::default(), Cell::default());
-        Rc::new(Self { env: env.clone(), limits, shared, held_bytes, was_shared, awaited, next })
+        Rc::new(Self { env: env.clone(), limits, shared, held_bytes, most_held_bytes, awaited, next })
     }
 
     /// Bytes that requests have room for.
@@ -62,12 +62,22 @@ impl Room {
         self.held_bytes.get()
     }
 
-    /// A connection has ended, and holds nothing any more. After the last one that had much of late the system has the memory back: the
+    /// A connection has ended, and holds nothing any more. When much was held of late and half of it is not, the system has the memory back: the
     /// allocator would keep most of it.
     pub(crate) fn connection_ended(&self) {
-        if self.shared.held() == 0 && self.was_shared.take() {
+        if self.has_let_go_of_much() {
             self.env.give_memory_back();
         }
+    }
+
+    /// Whether at most half is held of what was since this last was so, and that was more than one connection has of its own.
+    fn has_let_go_of_much(&self) -> bool {
+        let (held, most) = (self.held_bytes.get(), self.most_held_bytes.get());
+        let is_much = most > self.limits.own_bytes && held <= most / 2;
+        if is_much {
+            self.most_held_bytes.set(held);
+        }
+        is_much
     }
 
     /// Shared room for more than a connection has of its own.
@@ -127,8 +137,9 @@ impl ConnectionRoom {
     }
 
     fn held(&self, permit: Permit, is_shared: bool) -> Held {
-        self.room.held_bytes.set(self.room.held_bytes.get() + permit.count());
-        self.room.was_shared.set(self.room.was_shared.get() || is_shared);
+        let held = self.room.held_bytes.get() + permit.count();
+        self.room.held_bytes.set(held);
+        self.room.most_held_bytes.set(self.room.most_held_bytes.get().max(held));
         Held { room: Rc::clone(&self.room), permit, writer: is_shared.then(|| self.writer.clone()) }
     }
 }
@@ -167,5 +178,35 @@ pub(crate) struct Awaiting {
 impl Drop for Awaiting {
     fn drop(&mut self) {
         self.room.awaited.borrow_mut().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ithaca_env::sim::Sim;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_as_often_as_what_is_held_has_become_half_and_not_for_a_little() {
+        let sim = Sim::new(1);
+        let process = sim.process("server", [10, 0, 0, 1].into());
+        let (env, server) = (sim.env(process), std::net::SocketAddr::from(([10, 0, 0, 1], 7)));
+        sim.block_on(process, async move {
+            let _listener = env.listen(server).expect("a free port");
+            let client = env.connect(server).await.expect("it listens").writer;
+            let room = Room::new(&env, RoomLimits { front: "test", own_bytes: 10, shared_bytes: 100 });
+            let connections = [(); 4].map(|()| ConnectionRoom::new(&room, client.clone()));
+            let mut held = Vec::new();
+            for connection in &connections {
+                held.push(connection.acquire(10).await);
+            }
+            assert!(!room.has_let_go_of_much(), "40 are held");
+            let given_back: Vec<bool> =
+                std::iter::from_fn(|| held.pop().map(drop)).map(|()| room.has_let_go_of_much()).collect();
+            assert_eq!(given_back, [false, true, true, false], "40 became 20, and 20 became 10");
+            connections[0].acquire(10).await;
+            assert!(!room.has_let_go_of_much(), "that is what a connection has of its own");
+        });
     }
 }
