@@ -25,6 +25,7 @@ mod options;
 mod owner;
 mod parts;
 mod planted;
+mod received;
 mod region;
 mod room;
 mod serving;

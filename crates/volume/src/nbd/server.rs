@@ -21,6 +21,7 @@ use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, 
 use super::limits::{CONNECTIONS_MAX, OWN_ROOM_BYTES, SHARED_ROOM_BYTES, UNSENT_MAX_BYTES};
 use super::reply::Replies;
 use super::transmission::{self, Command, Request, Transmission};
+use crate::received::Received;
 use crate::room::{ConnectionRoom, Held, Room, RoomLimits};
 use crate::serving::{Front, Gate, Serving};
 use crate::{Planted, Volume};
@@ -220,11 +221,12 @@ impl Session {
     }
 
     /// Reads and begins requests until the client disconnects or the server stops, and waits for those that are under way.
-    async fn run(self, mut reader: Reader, mut received: BytesMut) -> Result<(), ConnectionError> {
+    async fn run(self, mut reader: Reader, received: BytesMut) -> Result<(), ConnectionError> {
+        let mut received = Received::from(received);
         let taking = self.take_requests(&mut reader, &mut received);
         let ended = match race(taking, self.shared.gate.stopping()).await {
             Ended::First(ended) => ended,
-            Ended::Second(()) => self.refuse(&mut received),
+            Ended::Second(()) => self.refuse(&mut received.bytes),
         };
         self.shared.gate.finish(&self.writer, || self.all_done()).await;
         ended
@@ -238,7 +240,7 @@ impl Session {
     async fn take_requests(
         &self,
         reader: &mut Reader,
-        received: &mut BytesMut,
+        received: &mut Received,
     ) -> Result<(), ConnectionError> {
         // Of the next request; with what tells others that its data is waited for.
         let mut room = None;
@@ -253,7 +255,7 @@ impl Session {
                 }
                 None => false,
             };
-            let next = self.core.borrow_mut().next(received, &mut &self.writer, take_room)?;
+            let next = self.core.borrow_mut().next(&mut received.bytes, &mut &self.writer, take_room)?;
             match next {
                 transmission::Next::Room(bytes) => {
                     let held = self.room.acquire(bytes).await;
@@ -270,8 +272,7 @@ impl Session {
                     return Ok(());
                 }
                 transmission::Next::Read(missing) => {
-                    received.reserve(missing);
-                    if reader.read(received).await? == 0 {
+                    if !received.read(reader, missing).await? {
                         return Ok(());
                     }
                 }

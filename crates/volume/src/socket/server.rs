@@ -22,6 +22,7 @@ use super::refusal::{Refusal, Status};
 use super::reply::{Reply, Scrub};
 use super::session::{Asked, Next, Session};
 use crate::planted::PlantedBug;
+use crate::received::Received;
 use crate::room::{ConnectionRoom, Held, Room, RoomLimits};
 use crate::serving::{Front, Gate, Serving};
 use crate::volume::RegionUse;
@@ -184,13 +185,13 @@ pub(super) struct Client {
 impl Client {
     /// Takes requests until the client ends the connection.
     async fn take_requests(self: &Rc<Self>, mut reader: Reader) -> Result<(), ConnectionError> {
-        let mut received = BytesMut::new();
+        let mut received = Received::default();
         loop {
             // A client that does not take its replies gets no more of them.
             self.writer.below(UNSENT_MAX_BYTES).await?;
             let done = self.done.ticket();
             let take_room = |bytes| self.room.try_acquire(bytes);
-            let next = self.session.borrow_mut().next(&mut received, take_room)?;
+            let next = self.session.borrow_mut().next(&mut received.bytes, take_room)?;
             match next {
                 Next::Begin(asked) => self.begin(asked),
                 Next::Refuse(head, refusal) => self.refuse(head, &refusal),
@@ -200,8 +201,7 @@ impl Client {
                 }
                 Next::Full => self.done.after(done).await,
                 Next::Read(missing) => {
-                    received.reserve(missing);
-                    if reader.read(&mut received).await? == 0 {
+                    if !received.read(&mut reader, missing).await? {
                         return Ok(());
                     }
                     if let Some(memory) = reader.passed() {
