@@ -12,11 +12,13 @@ use ithaca_volume::socket::limits::{
     SHARED_ROOM_BYTES,
 };
 use ithaca_volume::socket::{Client, ClientOptions, Server, ServerOptions};
-use ithaca_volume::{Durability, TxOptions, Volume, VolumeOptions};
+use ithaca_volume::{Durability, TxOptions, Version, Volume, VolumeOptions};
 
 use crate::world::{World, create, number, small_options, within};
 
 const PATH: &str = "volume.sock";
+const BEGIN: u16 = 2;
+const COMMIT: u16 = 4;
 const READ: u16 = 8;
 const WRITE: u16 = 9;
 const BLOCK: u64 = 4096;
@@ -151,5 +153,23 @@ fn transactions_go_on_at_once_beside_clients_that_take_nothing() {
         assert!(env.now().since(begun) < Duration::from_secs(5), "they wait for nobody");
         assert_eq!(server.connections(), clients.len() + others.len(), "and nobody is sent away for it");
         assert_eq!(number(&volume.read(0, 1).await.expect("no damage")), 0x0101_0101_0101_0101);
+    });
+}
+
+#[test]
+fn a_transaction_is_committed_although_its_client_has_taken_nothing_of_what_it_has_read() {
+    // What was read is held for the client, which may be stopped; nobody else is to wait for what it has written.
+    within(74, async |env| {
+        let (volume, server) = serve_large(&env).await;
+        let conn = env.connect_local(Path::new(PATH)).await.expect("it listens");
+        send(&conn, BEGIN, 1, &[0, 0], 0);
+        for _ in 0..3 {
+            send_read(&conn, 1, 1000);
+        }
+        send(&conn, WRITE, 1, &[0; 9], 4096);
+        send(&conn, COMMIT, 1, b"", 0);
+        env.sleep(Duration::from_secs(1)).await;
+        assert!(server.held_bytes() > 0, "what was read last is still held");
+        assert_eq!((volume.info().version, volume.info().transactions), (Version(1), 0));
     });
 }
