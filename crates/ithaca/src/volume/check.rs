@@ -53,9 +53,9 @@ pub fn scrub(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Resul
         };
         reached.leave().await?;
         let (mut scrub, info) = done?;
-        let cut = cut_short(&env, &arguments.at, &info).await;
-        scrub.damaged += cut.len() as u64;
-        scrub.damage.extend(cut);
+        let unfit = unfit(&env, &arguments.at, &info).await;
+        scrub.damaged += unfit.len() as u64;
+        scrub.damage.extend(unfit);
         out.either(
             || {
                 let told = format!("{} segments read, {} places repaired", scrub.segments, scrub.repaired);
@@ -77,10 +77,10 @@ pub fn scrub(global: &Global, arguments: &ServedArgs, out: &mut Output) -> Resul
     scrubbed.map_err(|failure: Failure| failure.context(context))
 }
 
-/// The files that are shorter than what the volume has on them, in words: a start refuses them, and until then what is written behind their end
-/// makes them longer again.
-async fn cut_short(env: &Env, at: &DirArgs, info: &Summary) -> Vec<String> {
-    let mut cut = Vec::new();
+/// The files that a start refuses, in words: they are shorter than what the volume has on them, until what is written behind their end makes
+/// them longer again, or do not say any more what they are, which nothing that is written to a volume mends. A server goes on with both.
+async fn unfit(env: &Env, at: &DirArgs, info: &Summary) -> Vec<String> {
+    let mut unfit = Vec::new();
     for link in links(&at.dirs) {
         let way_out = if link.len() > 1 { format!("; {CUT_WAY_OUT}") } else { String::new() };
         for path in link {
@@ -92,11 +92,15 @@ async fn cut_short(env: &Env, at: &DirArgs, info: &Summary) -> Vec<String> {
             let known = info.drives.iter().find(|it| it.drive == name).map(|it| it.segments);
             let segments = known.or_else(|| info.drives.iter().map(|it| it.segments).min()).unwrap_or(0);
             let needed = SUPERBLOCK_ZONE_BYTES + segments * info.segment_bytes;
-            if found < needed {
-                let told = format!("{name} has {found} bytes, the volume has {needed} on it");
-                cut.push(format!("{told}: the next start refuses it{way_out}"));
-            }
+            // A start reads the same of it before anything else; while it is written, two of its four copies are whole.
+            let told = match identify(&drive).await {
+                _ if found < needed => format!("{name} has {found} bytes, the volume has {needed} on it"),
+                Ok(Some(_)) => continue,
+                Ok(None) => format!("{name} holds no volume"),
+                Err(error) => error.to_string(),
+            };
+            unfit.push(format!("{told}: the next start refuses it{way_out}"));
         }
     }
-    cut
+    unfit
 }

@@ -23,7 +23,7 @@ use crate::json::{Object, array, quoted};
 /// What may be done where a side that counts is missing.
 const WAY_OUT: &str = "if it is lost, serve the volume once without it, and then with a new one in its place";
 
-/// What may be done where a side was cut short.
+/// What may be done where a side was cut short, or does not say any more what it is.
 pub const CUT_WAY_OUT: &str = "a side of a mirror can be left out: serve the volume once without it, remove its file, and serve it with a new one in its place";
 
 /// What lies at the paths that were given.

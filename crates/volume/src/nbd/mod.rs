@@ -16,7 +16,6 @@ mod held;
 pub mod limits;
 mod options;
 mod reply;
-mod room;
 mod server;
 #[cfg(test)]
 mod tests;

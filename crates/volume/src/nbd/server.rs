@@ -18,10 +18,11 @@ use thiserror::Error;
 
 use super::export::{Disk, Export, Failed};
 use super::handshake::{self, ALLOCATION_ID, Handshake, NoExport, ProtocolError, Terms};
-use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
+use super::limits::{CONNECTIONS_MAX, OWN_ROOM_BYTES, SHARED_ROOM_BYTES, UNSENT_MAX_BYTES};
 use super::reply::Replies;
-use super::room::{ConnectionRoom, Held, Room};
 use super::transmission::{self, Command, Request, Transmission};
+use crate::received::Received;
+use crate::room::{ConnectionRoom, Held, Room, RoomLimits};
 use crate::serving::{Front, Gate, Serving};
 use crate::{Planted, Volume};
 
@@ -73,7 +74,8 @@ impl Server {
     pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
         let gate = Gate::new(env);
         let disk = Rc::new(Disk::new(volume, options));
-        let room = Room::new(env);
+        let (own_bytes, shared_bytes) = (OWN_ROOM_BYTES, SHARED_ROOM_BYTES);
+        let room = Room::new(env, RoomLimits { front: "nbd", own_bytes, shared_bytes });
         let shared =
             Rc::new(Shared { env: env.clone(), disk, gate: Rc::clone(&gate), room: Rc::clone(&room) });
         let addr = listener.local_addr();
@@ -219,11 +221,12 @@ impl Session {
     }
 
     /// Reads and begins requests until the client disconnects or the server stops, and waits for those that are under way.
-    async fn run(self, mut reader: Reader, mut received: BytesMut) -> Result<(), ConnectionError> {
+    async fn run(self, mut reader: Reader, received: BytesMut) -> Result<(), ConnectionError> {
+        let mut received = Received::from(received);
         let taking = self.take_requests(&mut reader, &mut received);
         let ended = match race(taking, self.shared.gate.stopping()).await {
             Ended::First(ended) => ended,
-            Ended::Second(()) => self.refuse(&mut received),
+            Ended::Second(()) => self.refuse(&mut received.bytes),
         };
         self.shared.gate.finish(&self.writer, || self.all_done()).await;
         ended
@@ -237,7 +240,7 @@ impl Session {
     async fn take_requests(
         &self,
         reader: &mut Reader,
-        received: &mut BytesMut,
+        received: &mut Received,
     ) -> Result<(), ConnectionError> {
         // Of the next request; with what tells others that its data is waited for.
         let mut room = None;
@@ -252,7 +255,7 @@ impl Session {
                 }
                 None => false,
             };
-            let next = self.core.borrow_mut().next(received, &mut &self.writer, take_room)?;
+            let next = self.core.borrow_mut().next(&mut received.bytes, &mut &self.writer, take_room)?;
             match next {
                 transmission::Next::Room(bytes) => {
                     let held = self.room.acquire(bytes).await;
@@ -269,8 +272,7 @@ impl Session {
                     return Ok(());
                 }
                 transmission::Next::Read(missing) => {
-                    received.reserve(missing);
-                    if reader.read(received).await? == 0 {
+                    if !received.read(reader, missing).await? {
                         return Ok(());
                     }
                 }

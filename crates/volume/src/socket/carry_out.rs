@@ -3,8 +3,6 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use bytes::Bytes;
-
 use ithaca_env::memory::SharedMemory;
 
 use super::frame::Head;
@@ -36,11 +34,6 @@ impl Client {
                 let (memory, at) = self.slots(slot, &blocks)?;
                 let data = memory.copy_out(at, bytes_of(&blocks));
                 self.do_it(number, Request::Write { first_block: blocks.start, data, durability }).await
-            }
-            Request::Write { first_block, data, durability } if number != 0 => {
-                // Copied: it is a part of what the connection has received, and the transaction keeps it.
-                let data = Bytes::copy_from_slice(&data);
-                self.do_it(number, Request::Write { first_block, data, durability }).await
             }
             other => self.do_it(number, other).await,
         }

@@ -72,6 +72,16 @@ pub(super) enum Front {
     Missing(usize),
 }
 
+/// A frame of which the head has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announced {
+    head: Head,
+    /// Bytes of its body.
+    pub body_bytes: usize,
+    /// What it says.
+    checksum: u32,
+}
+
 /// Appends a head for a body that is made of these pieces, which follow it elsewhere.
 pub(super) fn put_head(out: &mut BytesMut, head: Head, body: &[&[u8]]) {
     let start = out.len();
@@ -91,6 +101,14 @@ pub(super) fn put_head(out: &mut BytesMut, head: Head, body: &[&[u8]]) {
 
 /// Takes a frame off the front. Errors: it is none, and nothing was taken.
 pub(super) fn take(received: &mut BytesMut) -> Result<Front, FrameError> {
+    match announced(received)? {
+        Ok(announced) => announced.take(received),
+        Err(missing) => Ok(Front::Missing(missing)),
+    }
+}
+
+/// The frame that begins at the front, or how many bytes of its head are missing. Errors: it is none.
+pub(super) fn announced(received: &[u8]) -> Result<Result<Announced, usize>, FrameError> {
     // As much of it as is there is looked at, so that a stranger hears of it at once.
     let mut magic = MAGIC;
     let known = received.len().min(MAGIC.len());
@@ -99,7 +117,7 @@ pub(super) fn take(received: &mut BytesMut) -> Result<Front, FrameError> {
         return Err(FrameError::Magic { found: magic });
     }
     if received.len() < HEAD_BYTES {
-        return Ok(Front::Missing(HEAD_BYTES - received.len()));
+        return Ok(Err(HEAD_BYTES - received.len()));
     }
     let mut fields = &received[MAGIC.len()..HEAD_BYTES];
     let version = fields.get_u16_le();
@@ -108,18 +126,27 @@ pub(super) fn take(received: &mut BytesMut) -> Result<Front, FrameError> {
     }
     let (kind, id) = (fields.get_u16_le(), fields.get_u64_le());
     let (tx, status) = (fields.get_u32_le(), fields.get_u32_le());
-    let (len, found) = (fields.get_u32_le() as usize, fields.get_u32_le());
-    if len > BODY_MAX_BYTES {
-        return Err(FrameError::Length { found: len, max: BODY_MAX_BYTES });
+    let (body_bytes, checksum) = (fields.get_u32_le() as usize, fields.get_u32_le());
+    if body_bytes > BODY_MAX_BYTES {
+        return Err(FrameError::Length { found: body_bytes, max: BODY_MAX_BYTES });
     }
-    if received.len() < HEAD_BYTES + len {
-        return Ok(Front::Missing(HEAD_BYTES + len - received.len()));
+    Ok(Ok(Announced { head: Head { kind, id, tx, status }, body_bytes, checksum }))
+}
+
+impl Announced {
+    /// Takes it off the front of `received`, where its head is. Errors: `Checksum`, and nothing was taken.
+    pub fn take(self, received: &mut BytesMut) -> Result<Front, FrameError> {
+        let needed = HEAD_BYTES + self.body_bytes;
+        if received.len() < needed {
+            return Ok(Front::Missing(needed - received.len()));
+        }
+        let head_checksum = crc32c::crc32c(&received[..CHECKSUM_AT]);
+        let (found, computed) =
+            (self.checksum, crc32c::crc32c_append(head_checksum, &received[HEAD_BYTES..needed]));
+        if found != computed {
+            return Err(FrameError::Checksum { found, computed });
+        }
+        received.advance(HEAD_BYTES);
+        Ok(Front::Frame(self.head, received.split_to(self.body_bytes).freeze()))
     }
-    let head_checksum = crc32c::crc32c(&received[..CHECKSUM_AT]);
-    let computed = crc32c::crc32c_append(head_checksum, &received[HEAD_BYTES..HEAD_BYTES + len]);
-    if found != computed {
-        return Err(FrameError::Checksum { found, computed });
-    }
-    received.advance(HEAD_BYTES);
-    Ok(Front::Frame(Head { kind, id, tx, status }, received.split_to(len).freeze()))
 }

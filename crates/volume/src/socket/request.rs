@@ -231,6 +231,18 @@ impl Request {
         }
     }
 
+    /// The same with data of its own: what a frame carries is a part of what the connection has received, all of which would stay with it.
+    pub fn detached(self) -> Self {
+        let copied = |data: Bytes| Bytes::copy_from_slice(&data);
+        match self {
+            Self::Write { first_block, data, durability } => {
+                Self::Write { first_block, data: copied(data), durability }
+            }
+            Self::WritePart { block, at, data } => Self::WritePart { block, at, data: copied(data) },
+            others => others,
+        }
+    }
+
     /// Appends its body without its [data](Self::data).
     pub fn encode(&self, out: &mut BytesMut) {
         match self {

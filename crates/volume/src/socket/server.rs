@@ -17,11 +17,13 @@ use ithaca_env::task::{Ended, race};
 use thiserror::Error;
 
 use super::frame::{FrameError, Head, put_head};
-use super::limits::{CONNECTIONS_MAX, UNSENT_MAX_BYTES};
+use super::limits::{CONNECTIONS_MAX, OWN_ROOM_BYTES, SHARED_ROOM_BYTES, UNSENT_MAX_BYTES};
 use super::refusal::{Refusal, Status};
 use super::reply::{Reply, Scrub};
 use super::session::{Asked, Next, Session};
 use crate::planted::PlantedBug;
+use crate::received::Received;
+use crate::room::{ConnectionRoom, Held, Room, RoomLimits};
 use crate::serving::{Front, Gate, Serving};
 use crate::volume::RegionUse;
 use crate::{Planted, Tx, Volume};
@@ -55,6 +57,7 @@ pub struct ServerOptions {
 /// Serves a volume to processes of this machine until it is stopped or dropped.
 pub struct Server {
     serving: Serving,
+    room: Rc<Room>,
 }
 
 /// What all connections share.
@@ -63,6 +66,7 @@ pub(super) struct Shared {
     pub(super) volume: Volume,
     pub(super) options: ServerOptions,
     gate: Rc<Gate>,
+    room: Rc<Room>,
     pub(super) is_scrubbing: Cell<bool>,
     /// Rings when that has changed.
     pub(super) scrubbed: Notify,
@@ -74,11 +78,14 @@ impl Server {
     /// Serves `volume` at `listener`, which is a [local](Env::listen_local) one. Returns at once.
     pub fn start(env: &Env, listener: Listener, volume: Volume, options: ServerOptions) -> Self {
         let gate = Gate::new(env);
+        let (own_bytes, shared_bytes) = (OWN_ROOM_BYTES, SHARED_ROOM_BYTES);
+        let room = Room::new(env, RoomLimits { front: "socket", own_bytes, shared_bytes });
         let shared = Rc::new(Shared {
             env: env.clone(),
             volume,
             options,
             gate: Rc::clone(&gate),
+            room: Rc::clone(&room),
             is_scrubbing: Cell::new(false),
             scrubbed: Notify::default(),
             left: RefCell::default(),
@@ -92,12 +99,17 @@ impl Server {
             let shared = Rc::clone(&shared);
             async move { serve(&shared, conn).await }
         };
-        Self { serving: Serving::start(gate, front, listener, serve) }
+        Self { serving: Serving::start(gate, front, listener, serve), room }
     }
 
     /// Connections that are open.
     pub fn connections(&self) -> usize {
         self.serving.connections()
+    }
+
+    /// Bytes that requests of all connections have room for.
+    pub fn held_bytes(&self) -> usize {
+        self.room.held_bytes()
     }
 
     /// Accepts no more connections, answers what is under way, aborts the transactions of all clients and closes their
@@ -109,7 +121,9 @@ impl Server {
 
 async fn serve(shared: &Rc<Shared>, conn: Conn) {
     let process = conn.credentials().map_or(0, |peer| peer.process);
-    match talk(shared, conn).await {
+    let ended = talk(shared, conn).await;
+    shared.room.connection_ended();
+    match ended {
         Ok(()) | Err(ConnectionError::Net(NetError::Closed { .. })) => {
             tracing::debug!(process, "socket: a client has gone");
         }
@@ -127,6 +141,7 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
         txs: RefCell::default(),
         passed: RefCell::default(),
         memory: RefCell::default(),
+        room: ConnectionRoom::new(&shared.room, conn.writer.clone()),
         writer: conn.writer,
         done: Notify::default(),
         has_ended: Cell::new(false),
@@ -150,7 +165,7 @@ async fn talk(shared: &Rc<Shared>, conn: Conn) -> Result<(), ConnectionError> {
 pub(super) struct Client {
     pub(super) shared: Rc<Shared>,
     pub(super) peer: Credentials,
-    session: RefCell<Session>,
+    session: RefCell<Session<Held>>,
     /// Whose blocks the client's are; the volume's if none.
     pub(super) region: RefCell<Option<Rc<RegionUse>>>,
     /// Its transactions by their numbers.
@@ -159,6 +174,8 @@ pub(super) struct Client {
     pub(super) passed: RefCell<Option<MemoryHandle>>,
     /// The client's memory, once it has asked that it be used. Mapped for as long as a request of the client is under way.
     pub(super) memory: RefCell<Option<Rc<SharedMemory>>>,
+    /// A request fits into what the connection has of its own: it waits for its own client at the most, and nobody has to be sent away for it.
+    room: ConnectionRoom,
     writer: Writer,
     /// Rings when a request is done, and when the connection has ended.
     done: Notify,
@@ -168,19 +185,23 @@ pub(super) struct Client {
 impl Client {
     /// Takes requests until the client ends the connection.
     async fn take_requests(self: &Rc<Self>, mut reader: Reader) -> Result<(), ConnectionError> {
-        let mut received = BytesMut::new();
+        let mut received = Received::default();
         loop {
             // A client that does not take its replies gets no more of them.
             self.writer.below(UNSENT_MAX_BYTES).await?;
             let done = self.done.ticket();
-            let next = self.session.borrow_mut().next(&mut received)?;
+            let take_room = |bytes| self.room.try_acquire(bytes);
+            let next = self.session.borrow_mut().next(&mut received.bytes, take_room)?;
             match next {
                 Next::Begin(asked) => self.begin(asked),
                 Next::Refuse(head, refusal) => self.refuse(head, &refusal),
+                Next::Room(bytes) => {
+                    let room = self.room.acquire(bytes).await;
+                    self.session.borrow_mut().give_room(room);
+                }
                 Next::Full => self.done.after(done).await,
                 Next::Read(missing) => {
-                    received.reserve(missing);
-                    if reader.read(&mut received).await? == 0 {
+                    if !received.read(&mut reader, missing).await? {
                         return Ok(());
                     }
                     if let Some(memory) = reader.passed() {
@@ -192,7 +213,7 @@ impl Client {
     }
 
     /// Carries a request out, and what has waited for it.
-    fn begin(self: &Rc<Self>, asked: Asked) {
+    fn begin(self: &Rc<Self>, asked: Asked<Held>) {
         let client = Rc::clone(self);
         self.shared.env.spawn(async move {
             let mut next = Some(asked);
@@ -202,25 +223,48 @@ impl Client {
                     Ok(request) => client.carry_out(head.tx, request).await,
                     Err(refusal) => Err(refusal),
                 };
+                let is_data = matches!(done, Ok(Reply::Data(_)));
                 match done {
-                    Ok(reply) => client.reply(head, &reply).await,
+                    Ok(reply) => client.reply(head, reply).await,
                     Err(refusal) => {
                         client.note_refused(&head);
                         client.refuse(head, &refusal);
                     }
                 }
-                next = client.session.borrow_mut().done(head.tx, cost_bytes);
-                client.done.ring();
+                next = client.session.borrow_mut().turn(head.tx);
+                client.let_go(cost_bytes, asked.room, is_data);
             }
         });
     }
 
-    async fn reply(&self, head: Head, reply: &Reply) {
+    /// A request was answered. What it has room for is held as long as more waits for the client than may; its transaction goes on meanwhile.
+    fn let_go(self: &Rc<Self>, cost_bytes: usize, room: Option<Held>, is_data: bool) {
+        if !is_data || self.writer.queued_bytes() < UNSENT_MAX_BYTES {
+            return self.note_done(cost_bytes, room);
+        }
+        let client = Rc::clone(self);
+        self.shared.env.spawn(async move {
+            client.until_taken().await;
+            client.note_done(cost_bytes, room);
+        });
+    }
+
+    fn note_done(&self, cost_bytes: usize, room: Option<Held>) {
+        drop(room);
+        self.session.borrow_mut().done(cost_bytes);
+        self.done.ring();
+    }
+
+    /// Waits until the client has taken most of the replies. On a closed connection nobody waits.
+    async fn until_taken(&self) {
+        let _ = self.writer.below(UNSENT_MAX_BYTES).await;
+    }
+
+    async fn reply(&self, head: Head, reply: Reply) {
         let data = reply.data();
         if !data.is_empty() {
-            // What is read waits outside of the connection until the client has taken earlier replies; on a closed one
-            // nobody waits.
-            let _ = self.writer.below(UNSENT_MAX_BYTES).await;
+            // What is read waits outside of the connection until the client has taken earlier replies.
+            self.until_taken().await;
         }
         let mut body = BytesMut::new();
         reply.encode(&mut body);

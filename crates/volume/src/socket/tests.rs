@@ -264,20 +264,27 @@ fn senseless_fields_are_refused_by_name() {
     assert!(words(kind::COMMIT, b"x").contains("1 bytes after"));
 }
 
-fn session() -> Session {
+fn session() -> Session<usize> {
     Session::new(Planted::default())
 }
 
 /// The ids of requests that begin when these bytes come in pieces, and what is refused.
-fn begun(session: &mut Session, received: &mut BytesMut) -> Vec<u64> {
+fn begun(session: &mut Session<usize>, received: &mut BytesMut) -> Vec<u64> {
     let mut ids = Vec::new();
     loop {
-        match session.next(received).expect("frames") {
+        match session.next(received, Some).expect("frames") {
             Next::Begin(asked) => ids.push(asked.head.id),
-            Next::Read(_) | Next::Full => return ids,
+            Next::Read(_) | Next::Room(_) | Next::Full => return ids,
             Next::Refuse(head, refusal) => panic!("{head:?}: {refusal}"),
         }
     }
+}
+
+/// A request of this transaction is carried out. The id of the one that may begin then.
+fn carried_out(session: &mut Session<usize>, tx: u32, cost_bytes: usize) -> Option<u64> {
+    let next = session.turn(tx);
+    session.done(cost_bytes);
+    next.map(|asked| asked.head.id)
 }
 
 #[test]
@@ -287,11 +294,11 @@ fn requests_of_one_transaction_wait_for_each_other_and_for_nobody_else() {
     let bytes =
         [commit(1, 1), commit(2, 2), commit(3, 1), asked(4, 0, &Request::Flush), commit(5, 1)].concat();
     assert_eq!(begun(&mut session, &mut BytesMut::from(&bytes[..])), [1, 2, 4]);
-    assert_eq!(session.done(2, 0), None);
-    assert_eq!(session.done(0, 0), None);
-    assert_eq!(session.done(1, 0).map(|asked| asked.head.id), Some(3));
-    assert_eq!(session.done(1, 0).map(|asked| asked.head.id), Some(5));
-    assert_eq!((session.done(1, 0), session.taken()), (None, 0));
+    assert_eq!(carried_out(&mut session, 2, 0), None);
+    assert_eq!(carried_out(&mut session, 0, 0), None);
+    assert_eq!(carried_out(&mut session, 1, 0), Some(3));
+    assert_eq!(carried_out(&mut session, 1, 0), Some(5));
+    assert_eq!((carried_out(&mut session, 1, 0), session.taken()), (None, 0));
 }
 
 #[test]
@@ -302,7 +309,44 @@ fn what_waits_when_the_connection_ends_never_begins() {
     assert_eq!(begun(&mut session, &mut BytesMut::from(&bytes[..])), [1]);
     session.end();
     assert_eq!(session.taken(), 1);
-    assert_eq!((session.done(1, 9 * 4096), session.taken()), (None, 0));
+    assert_eq!((carried_out(&mut session, 1, 9 * 4096), session.taken()), (None, 0));
+}
+
+#[test]
+fn data_is_taken_in_and_read_only_when_there_is_room_for_it() {
+    let write =
+        asked(1, 1, &Request::Write { first_block: 0, data: data(8192), durability: Durability::Stable });
+    let read = asked(2, 0, &Request::Read { blocks: 0..9 });
+    let rest = [&write[HEAD_BYTES..], &read, &asked(3, 1, &Request::Commit)].concat();
+    let mut session = session();
+    // Of the head alone it is known how much will come.
+    let mut received = BytesMut::from(&write[..HEAD_BYTES]);
+    let body = write.len() - HEAD_BYTES;
+    let next = |session: &mut Session<usize>, received: &mut BytesMut| {
+        let mut asked_for = Vec::new();
+        let next = session.next(received, |bytes| {
+            asked_for.push(bytes);
+            None
+        });
+        (next.expect("frames"), asked_for)
+    };
+    assert_eq!(next(&mut session, &mut received), (Next::Room(body), vec![body]));
+    session.give_room(7);
+    assert_eq!(next(&mut session, &mut received), (Next::Read(body), vec![]));
+    received.extend_from_slice(&rest);
+    match next(&mut session, &mut received) {
+        (Next::Begin(asked), _) => assert_eq!((asked.head.id, asked.room), (1, Some(7))),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(next(&mut session, &mut received), (Next::Room(9 * 4096), vec![9 * 4096]));
+    session.give_room(8);
+    match next(&mut session, &mut received) {
+        (Next::Begin(asked), _) => assert_eq!((asked.head.id, asked.room), (2, Some(8))),
+        other => panic!("{other:?}"),
+    }
+    // A commit needs none.
+    assert_eq!(next(&mut session, &mut received), (Next::Read(HEAD_BYTES), vec![]));
+    assert_eq!(session.turn(1).map(|asked| (asked.head.id, asked.room)), Some((3, None)));
 }
 
 #[test]
@@ -314,7 +358,7 @@ fn no_more_is_taken_than_may_be_under_way() {
     let mut session = session();
     let mut received = many(Request::Flush, REQUESTS_MAX + 7);
     assert_eq!(begun(&mut session, &mut received).len(), REQUESTS_MAX);
-    session.done(0, 0);
+    session.done(0);
     assert_eq!(begun(&mut session, &mut received).len(), 1);
     let mut session = self::session();
     let large = Request::Read { blocks: 0..1024 };
@@ -344,7 +388,7 @@ fn a_request_that_names_the_wrong_kind_of_transaction_is_refused_and_the_next_on
         "first block: needs",
     ];
     for (nth, expected) in words.iter().enumerate() {
-        match session.next(&mut received).expect("frames") {
+        match session.next(&mut received, Some).expect("frames") {
             Next::Refuse(head, refusal) => {
                 assert_eq!((head.id, refusal.status), (nth as u64 + 1, Status::Request));
                 assert!(refusal.words.contains(expected), "{refusal}");

@@ -16,6 +16,7 @@
 //! * [`sides`]: sides that a volume is given while it is used.
 //! * [`socket`]: transactions of other processes.
 //! * [`socket_memory`]: the same through memory that client and server have.
+//! * [`socket_room`]: what its clients hold together.
 //! * [`stale`]: clients that take old versions, against what each is owed; costs, walks, updates.
 //! * [`transactions`]: many at a time, nested, released, ended, and crashed.
 
@@ -35,6 +36,7 @@ mod rescue;
 mod sides;
 mod socket;
 mod socket_memory;
+mod socket_room;
 mod stale;
 mod transactions;
 mod world;

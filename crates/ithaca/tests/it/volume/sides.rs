@@ -115,3 +115,27 @@ fn a_side_that_was_cut_short_is_told_by_a_scrub_and_left_out_at_a_start() {
     rebuild(&both);
     assert_eq!(states(&both), ["live", "live"]);
 }
+
+#[test]
+fn a_side_that_has_lost_its_beginning_is_told_by_a_scrub_although_it_is_as_long_as_before() {
+    // A file that was emptied is made long again by what is written and repaired, all but what says whose it is.
+    let dir = temp_dir();
+    let path = |name: &str| text(&dir.path().join(name)).to_owned();
+    let [a, b] = ["a", "b"].map(&path);
+    let both = format!("{a}+{b}");
+    volume(&["create", &both, "--size", "8M"]).expect(0);
+    let served = Served::start(Path::new(&both));
+    let file = std::fs::OpenOptions::new().write(true).open(format!("{b}/volume.chain")).expect("writable");
+    let len = file.metadata().expect("a file").len();
+    file.set_len(0).expect("a file");
+    file.set_len(len).expect("a file");
+    let told = volume(&["scrub", &both]).expect(4).text();
+    assert!(told.contains("b/volume.chain holds no volume: the next start refuses it"), "{told}");
+    assert!(told.contains("once without it"), "{told}");
+    assert_eq!(served.stop(), Some(0));
+    let told = volume(&["serve", &both]).expect(2).stderr;
+    assert!(told.contains("is missing") && told.contains("once without it"), "{told}");
+    assert_eq!(Served::start(Path::new(&a)).stop(), Some(0));
+    rebuild(&both);
+    assert_eq!(states(&both), ["live", "live"]);
+}
