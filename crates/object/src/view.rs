@@ -210,6 +210,12 @@ impl<O: Object> View<O> {
         (self.count, self.bytes)
     }
 
+    /// How many of the records that it reflects stand below `pos`; `None` if its history does not go back so far.
+    pub(crate) fn count_below(&self, pos: LogPos) -> Option<u64> {
+        let above = self.covered.len() - self.covered.partition_point(|(of, _)| *of < pos);
+        (self.floor <= pos).then_some(self.count - above as u64)
+    }
+
     /// The checkpoint that it began at.
     pub fn last_checkpoint(&self) -> Last {
         self.began

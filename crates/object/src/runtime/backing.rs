@@ -3,7 +3,7 @@
 //! None of that depends on what the object is, and futures that code for every type awaits are [in boxes](Later): so it is compiled once,
 //! and not once more with each type in each program.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -48,12 +48,14 @@ pub(super) struct Backing {
     catalog: RefCell<Option<Handle<Catalog>>>,
     /// A piece of the stream that is being read ahead.
     pub(super) coming: RefCell<Option<Coming>>,
+    /// The checkpoint because of which a piece was refused that may be all that there is, and how many records it reflects.
+    pub(super) doubt: Cell<Option<(LogPos, u64)>>,
 }
 
 impl Backing {
     pub(super) fn new(runtime: Rc<Inner>, stream: StreamId, name: &str, is_alone: bool) -> Self {
-        let (catalog, coming) = (RefCell::default(), RefCell::default());
-        Self { runtime, stream, name: name.to_owned(), is_alone, catalog, coming }
+        let (catalog, coming, doubt) = (RefCell::default(), RefCell::default(), Cell::default());
+        Self { runtime, stream, name: name.to_owned(), is_alone, catalog, coming, doubt }
     }
 
     /// The catalog of the object's checkpoints; `None` for a catalog itself, which has none.

@@ -64,6 +64,8 @@ impl<O: Object> Handle<O> {
             }
             made => return made,
         }
+        // That it can be made is found out before anything is changed.
+        self.slot.what_is_left().await?;
         let stream = self.slot.stream;
         self.slot.runtime.client.append_to(&[stream], Chunk::break_of(stream).encode()).await?;
         let left = self.slot.what_is_left().await?;
@@ -308,13 +310,16 @@ impl<O: Object> Slot<O> {
     async fn forget(&self, before: LogPos) -> Result<Forgotten, ObjectError> {
         let newest = self.backing.candidates(before, false).await?.stored.into_iter().next();
         // What was decided to be forgotten is, also if what takes its place cannot be read.
-        let loaded = match newest {
-            Some((upto, stored)) => Some(self.load(upto, &stored).await?.map_err(|reason| {
-                let object = self.backing.name.clone();
-                ObjectError::Unusable { object, upto, reason }
-            })?),
-            None => None,
-        };
+        let mut loaded = None;
+        if let Some((upto, stored)) = newest {
+            match self.load(upto, &stored).await? {
+                Err(reason) if self.backing.is_stored(upto, &stored).await? => {
+                    return Err(ObjectError::Unusable { object: self.backing.name.clone(), upto, reason });
+                }
+                // Somebody has forgotten more meanwhile.
+                found => loaded = found.ok(),
+            }
+        }
         let Forgot { below, held_by } = self.backing.forget(before).await?;
         let earliest = LogPos(below);
         if earliest > LogPos(0) {
@@ -368,6 +373,15 @@ impl Backing {
     /// The checkpoint at `upto`, if the catalog has it.
     fn stored_at(&self, upto: LogPos) -> Later<'_, Result<Option<Stored>, ObjectError>> {
         Box::pin(self.look(move |catalog| catalog.stored().get(&upto.0).cloned()))
+    }
+
+    /// Whether the catalog has a checkpoint still.
+    pub(super) fn is_stored<'b>(
+        &'b self,
+        upto: LogPos,
+        stored: &'b Stored,
+    ) -> Later<'b, Result<bool, ObjectError>> {
+        Box::pin(async move { Ok(self.stored_at(upto).await?.is_some_and(|now| now.id == stored.id)) })
     }
 
     /// The newest checkpoint that was made before the last `span`, if more can be forgotten up to it.

@@ -164,17 +164,7 @@ impl<O: Object> Slot<O> {
         let tails = client.stream_tails(&[backing.stream]).await?;
         let Some(bound) = tails.streams.first().and_then(StreamTail::bound) else { return Ok(()) };
         let end = LogPos(bound.0 + 1);
-        let stored = if Self::is_alone() { None } else { backing.newest().await?.stored };
-        let (mut at, mut gap) = (LogPos(0), None);
-        if let Some((upto, stored)) = stored {
-            match backing.named(LogPos(stored.directory)).await? {
-                Ok(_) => at = upto,
-                Err(reason) if backing.forgotten().await? > LogPos(0) => {
-                    return Err(ObjectError::Unusable { object: backing.name.clone(), upto, reason });
-                }
-                Err(_) => {}
-            }
-        }
+        let (mut at, mut gap) = (self.beginning().await?, None);
         while at < end {
             let part = client.read_stream(backing.stream, at..end, PEEK_BYTES).await?;
             backing.check_breaks(&part)?;
@@ -182,8 +172,12 @@ impl<O: Object> Slot<O> {
             if backing.is_whole(&part, since) {
                 break;
             }
-            let judged = backing.judge(part, since..end, LogPos(u64::MAX), &mut gap).await?;
-            if judged.is_none() || gap.is_none() {
+            let judged = backing.judge(part, since..end, LogPos(u64::MAX), &mut gap).await;
+            if matches!(judged, Err(ObjectError::Trimmed { .. })) && backing.doubt.take().is_some() {
+                // All of it has to be read to know.
+                return self.sync().await;
+            }
+            if judged?.is_none() || gap.is_none() {
                 break;
             }
             at = upto;
@@ -191,10 +185,29 @@ impl<O: Object> Slot<O> {
         Ok(())
     }
 
+    /// Where whoever reads the object begins: behind its newest checkpoint, if that is there.
+    ///
+    /// Errors: `Unusable` if it is not, and calls are forgotten that it reflects.
+    async fn beginning(&self) -> Result<LogPos, ObjectError> {
+        let backing = &self.backing;
+        loop {
+            let stored = if Self::is_alone() { None } else { backing.newest().await?.stored };
+            let Some((upto, stored)) = stored else { return Ok(LogPos(0)) };
+            let Err(reason) = backing.named(LogPos(stored.directory)).await? else { return Ok(upto) };
+            if !backing.is_stored(upto, &stored).await? {
+                continue;
+            }
+            return match backing.forgotten().await? {
+                LogPos(0) => Ok(LogPos(0)),
+                _ => Err(ObjectError::Unusable { object: backing.name.clone(), upto, reason }),
+            };
+        }
+    }
+
     /// A piece of the stream; `None` if some of it from `from` on is forgotten, so that a checkpoint is to be taken instead.
     /// `gap` is what it could not tell about the piece before.
     ///
-    /// Errors: `Trimmed` if some of it is gone, or may be and there is a checkpoint of at most `limit` that knows.
+    /// Errors: `Trimmed` if some of it is gone, or may be and there is a checkpoint of at most `limit` that knows: the doubt is noted.
     pub(super) fn piece<'p>(
         &'p self,
         from: LogPos,
@@ -359,8 +372,10 @@ impl Backing {
             _ if released > since => Some(released),
             Ok(Missing::One(pos)) => Some(LogPos(pos.0 + 1)),
             Ok(Missing::Unknown) if !self.is_alone => {
-                let stored = self.candidates(limit, false).await?.stored;
-                stored.first().map(|(upto, _)| *upto).filter(|upto| *upto > since)
+                let stored = self.candidates(limit, false).await?.stored.into_iter().next();
+                let knows = stored.filter(|(upto, _)| *upto > since);
+                self.doubt.set(knows.as_ref().map(|(upto, stored)| (*upto, stored.count)));
+                knows.map(|(upto, _)| upto)
             }
             missing => missing.map(|_| None)?,
         };

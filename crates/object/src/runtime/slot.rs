@@ -233,12 +233,12 @@ impl<O: Object> Slot<O> {
     /// Reads the stream until the view reflects every position below `target`, which the log must have reached, or what there is where it has gone
     /// back; or until it stops.
     pub(super) async fn read_to(&self, mut target: LogPos) -> Result<(), ObjectError> {
-        let (mut asked, mut is_newest_taken) = (0, false);
+        let (mut asked, mut is_newest_taken, mut doubt) = (0, false, None);
         loop {
             let ticket = self.changed.ticket();
             let upto = self.upto();
             if upto >= target || self.view.borrow().fault().is_some() {
-                return Ok(());
+                return doubt.map_or(Ok(()), |doubt| self.settle(doubt));
             }
             if self.is_reading.replace(true) {
                 self.changed.after(ticket).await;
@@ -250,13 +250,19 @@ impl<O: Object> Slot<O> {
                 continue;
             }
             let mut gap = self.gap.get();
-            let part = match self.piece(upto, target, LogPos(u64::MAX), &mut gap).await {
+            // A doubt that there is already is settled in the end.
+            let limit = doubt.map_or(LogPos(u64::MAX), |_| LogPos(0));
+            let part = match self.piece(upto, target, limit, &mut gap).await {
                 // The newest checkpoint may reflect what is gone, and the record that is wanted too.
                 Err(ObjectError::Trimmed { .. }) if !Self::is_alone() && !is_newest_taken => {
                     is_newest_taken = true;
                     // It may be so new that it was not there when the catalog was looked at last.
                     self.backing.newest().await?;
                     self.begin(LogPos(u64::MAX), Some(target)).await?;
+                    continue;
+                }
+                Err(ObjectError::Trimmed { .. }) if self.backing.doubt.get().is_some() => {
+                    doubt = self.backing.doubt.take();
                     continue;
                 }
                 part => part?,
@@ -290,6 +296,20 @@ impl<O: Object> Slot<O> {
                 target = target.min(self.runtime.tail_again(self.stream, &mut asked).await?.end());
             }
         }
+    }
+
+    /// A checkpoint that cannot be read says how many records stand below it, and whether one is missing could not be told: so they are counted.
+    ///
+    /// Errors: `Trimmed` if it was more, or if that is not known here; then the view is made anew.
+    fn settle(&self, (upto, count): (LogPos, u64)) -> Result<(), ObjectError> {
+        let mut view = self.view.borrow_mut();
+        if view.count_below(upto) == Some(count) {
+            return Ok(());
+        }
+        *view = View::new(self.stream, self.runtime.options.planted);
+        self.is_begun.set(false);
+        self.gap.set(None);
+        Err(ObjectError::Trimmed { object: self.backing.name.clone(), below: upto })
     }
 
     /// Takes a checkpoint of at most `limit` for the view, if it goes further or the view has a gap. At first that is one below the

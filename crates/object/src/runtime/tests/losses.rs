@@ -197,6 +197,36 @@ fn a_map_whose_checkpoint_is_gone_with_its_calls_is_refused_and_loses_nothing_by
 }
 
 #[test]
+fn a_map_that_lacks_nothing_is_shown_where_its_checkpoint_is_gone() {
+    // How many calls that reflects says that none is missing, also where that could not be told.
+    run(async |mut world| {
+        put(&world, 0).await;
+        put(&world, 1).await;
+        let map = numbers(&world).await;
+        map.handle().checkpoint().await.expect("made");
+        let client = world.program().await.inner.client.clone();
+        let chunks = crate::checkpoint::chunks_of(map.handle().stream());
+        let chunk = client.newest(chunks).await.expect("read").expect("a chunk");
+        client.trim(chunk.pos).await.expect("trimmed");
+        world = world.restart().await;
+        let map = numbers(&world).await;
+        assert_eq!((map.handle().check_type().await, map.len().await), (Ok(()), Ok(2)));
+        assert_eq!(map.put(2, 2).await, Ok(None));
+    });
+}
+
+#[test]
+fn an_object_of_another_type_is_not_taken_as_what_is_left() {
+    run(async |world| {
+        put(&world, 0).await;
+        let even: Handle<Even> = world.program().await.open("m").expect("opened");
+        let refused = even.checkpoint_what_is_left().await;
+        assert!(matches!(refused, Err(ObjectError::Stopped { .. })), "{refused:?}");
+        assert_eq!(numbers(&world).await.len().await, Ok(1), "nothing was changed");
+    });
+}
+
+#[test]
 fn an_object_tells_its_name_also_where_something_was_trimmed_that_nobody_has_seen() {
     run(async |mut world| {
         let client = world.program().await.inner.client.clone();
