@@ -129,8 +129,9 @@ pub struct View<O: Object> {
     requests: Requests,
     /// The checkpoint that it began at.
     began: Last,
-    /// Where its first record stands, of those that it has applied itself.
+    /// Where its first record stands, and its last, of those that it has applied itself.
     first: Option<LogPos>,
+    last: Option<LogPos>,
     /// What the latest checkpoint in the stream itself reflects, of those that it has come past.
     passed: Option<LogPos>,
     /// Each change with the position of its record.
@@ -170,6 +171,7 @@ impl<O: Object> View<O> {
             requests: Requests::default(),
             began: Last::default(),
             first: None,
+            last: None,
             passed: None,
             history: VecDeque::new(),
             covered: VecDeque::new(),
@@ -208,6 +210,11 @@ impl<O: Object> View<O> {
     /// Records that it reflects, and the bytes of their calls.
     pub fn progress(&self) -> (u64, u64) {
         (self.count, self.bytes)
+    }
+
+    /// Where the last record stands that it has applied itself.
+    pub(crate) fn last_applied(&self) -> Option<LogPos> {
+        self.last
     }
 
     /// How many of the records that it reflects stand below `pos`; `None` if its history does not go back so far.
@@ -319,6 +326,7 @@ impl<O: Object> View<O> {
         self.history.extend(self.scratch.drain(..).map(|undo| (pos, undo)));
         self.covered.push_back((pos, self.bytes));
         self.first.get_or_insert(pos);
+        self.last = Some(pos);
         self.count += 1;
         self.advance(LogPos(pos.0 + 1));
         self.forget_old();

@@ -265,7 +265,7 @@ impl Inner {
         let mut begun = Vec::new();
         for place in &placed.places {
             if let Some(slot) = self.slot(place.stream) {
-                slot.offer(placed.pos, place.end_before().bound(), record);
+                slot.offer(placed.pos, place.end_before(), record);
                 if place.previous.is_none() && StreamId::of_name(slot.name()) == place.stream {
                     begun.push(slot);
                 }

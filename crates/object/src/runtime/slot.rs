@@ -15,7 +15,9 @@ use std::time::Duration;
 use ithaca_env::Time;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
+use ithaca_log::client::EntryKind;
 use ithaca_log::pos::{LogPos, StreamId};
+use ithaca_log::stream::StreamTail;
 
 use past::Past;
 
@@ -41,8 +43,8 @@ pub(super) trait AnySlot {
     fn reflects(&self) -> LogPos;
     /// What a call depends on and changes.
     fn keys_of(&self, call: &Call) -> Result<Keys, CallError>;
-    /// A record of this program stands at `pos`, and the one granted before it in the stream at `previous`.
-    fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>);
+    /// A record of this program stands at `pos`, before which the stream ended so.
+    fn offer(&self, pos: LogPos, before: StreamTail, record: &Rc<Record>);
     /// Makes a transaction's calls on its snapshot and takes them back, if the state is here and that is done by undos. A state from before the snapshot
     /// serves, unless they fail there: then it is brought up to date.
     fn try_calls<'s>(&'s self, snapshot: LogPos, calls: &'s [Call]) -> Later<'s, Result<(), ObjectError>>;
@@ -222,6 +224,7 @@ impl<O: Object> Slot<O> {
 
     /// Reads what there is of the stream, of which `tail` says where it ends.
     async fn reach(&self, tail: Tail) -> Result<(), ObjectError> {
+        self.check_known(tail.end).await?;
         if let Some(last) = tail.last.filter(|last| self.upto() <= *last) {
             Box::pin(self.read_to(LogPos(last.0 + 1))).await?;
         }
@@ -272,6 +275,10 @@ impl<O: Object> Slot<O> {
                 self.begin(LogPos(u64::MAX), None).await?;
                 continue;
             };
+            let before = part.entries.first().and_then(|entry| entry.place_in(self.stream));
+            if self.check_known(before.map_or_else(StreamTail::default, |place| place.end_before())).await? {
+                continue;
+            }
             if part.upto > upto && part.upto < target {
                 // Others find the next piece while this one is applied.
                 self.backing.read_ahead(part.upto..target);
@@ -302,14 +309,41 @@ impl<O: Object> Slot<O> {
     ///
     /// Errors: `Trimmed` if it was more, or if that is not known here; then the view is made anew.
     fn settle(&self, (upto, count): (LogPos, u64)) -> Result<(), ObjectError> {
-        let mut view = self.view.borrow_mut();
-        if view.count_below(upto) == Some(count) {
+        if self.view.borrow().count_below(upto) == Some(count) {
             return Ok(());
         }
-        *view = View::new(self.stream, self.runtime.options.planted);
+        self.begin_anew();
+        Err(ObjectError::Trimmed { object: self.backing.name.clone(), below: upto })
+    }
+
+    /// The record that the view has applied last, if a sequencer does not know of it by whom the stream ends so, and has left out where it stood.
+    fn unknown_in(&self, end: StreamTail) -> Option<LogPos> {
+        let known = self.view.borrow().last_applied()?;
+        (end.last < Some(known) && end.bound() >= Some(known)).then_some(known)
+    }
+
+    /// A record that no sequencer knows any more, because it was trimmed by hand, is in nobody's view who begins by now: so the view is made anew
+    /// that has it. Gives whether it is.
+    fn check_known(&self, end: StreamTail) -> Later<'_, Result<bool, ObjectError>> {
+        Box::pin(async move {
+            let Some(known) = self.unknown_in(end).filter(|_| !self.is_of_what_is_left) else {
+                return Ok(false);
+            };
+            let is_gone = self.runtime.client.read(known).await?.kind == EntryKind::Trimmed;
+            if is_gone {
+                self.begin_anew();
+            }
+            Ok(is_gone)
+        })
+    }
+
+    /// Forgets the view: it is made again when it is asked for.
+    pub(super) fn begin_anew(&self) {
+        *self.view.borrow_mut() = View::new(self.stream, self.runtime.options.planted);
         self.is_begun.set(false);
         self.gap.set(None);
-        Err(ObjectError::Trimmed { object: self.backing.name.clone(), below: upto })
+        self.reviewed.set(Last::default());
+        self.checked_at.set(None);
     }
 
     /// Takes a checkpoint of at most `limit` for the view, if it goes further or the view has a gap. At first that is one below the
@@ -409,11 +443,12 @@ impl<O: Object> AnySlot for Slot<O> {
         keys_of::<O>(call)
     }
 
-    fn offer(&self, pos: LogPos, previous: Option<LogPos>, record: &Rc<Record>) {
-        if !self.is_kept.get() {
+    fn offer(&self, pos: LogPos, before: StreamTail, record: &Rc<Record>) {
+        // Where the view may have a record that is gone, what comes next is read.
+        if !self.is_kept.get() || self.unknown_in(before).is_some() {
             return;
         }
-        let upto = self.upto();
+        let (upto, previous) = (self.upto(), before.bound());
         let is_next = pos >= upto && previous.is_none_or(|previous| previous < upto);
         if is_next && self.ahead.borrow().is_empty() {
             self.apply(pos, record, View::apply_own);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use ithaca_log::client::{ClientError, Phase};
 use ithaca_log::limits::CHECK_STREAMS_MAX_COUNT;
 use ithaca_log::pos::{Epoch, LogPos, StreamId};
+use ithaca_log::stream::StreamTail;
 
 use super::Inner;
 use super::together::Together;
@@ -28,6 +29,8 @@ pub(super) struct Tail {
     pub(super) tail: LogPos,
     /// The highest that was granted for the stream; nothing of it lies between that and the tail.
     pub(super) last: Option<LogPos>,
+    /// Where the stream ends, as the sequencer knows.
+    pub(super) end: StreamTail,
     /// What was known to be decided before the question was asked. An answer that comes late is of an epoch that may be over, and says
     /// nothing of what the next one has granted above this.
     pub(super) decided: LogPos,
@@ -49,14 +52,14 @@ pub(super) type Tails = Together<Option<StreamId>, Tail>;
 type Waiting = super::together::Waiting<Option<StreamId>, Tail>;
 
 /// The first of those who wait, off the front, and the streams that they wait for: as many as one question may be about.
-fn take_some(waiting: &mut Vec<Waiting>) -> (Vec<Waiting>, BTreeMap<StreamId, Option<LogPos>>) {
+fn take_some(waiting: &mut Vec<Waiting>) -> (Vec<Waiting>, BTreeMap<StreamId, StreamTail>) {
     let mut asked = BTreeMap::new();
-    let fits = |asked: &mut BTreeMap<StreamId, Option<LogPos>>, stream: &Option<StreamId>| {
+    let fits = |asked: &mut BTreeMap<StreamId, StreamTail>, stream: &Option<StreamId>| {
         let Some(stream) = stream else { return true };
         if asked.len() == CHECK_STREAMS_MAX_COUNT && !asked.contains_key(stream) {
             return false;
         }
-        asked.insert(*stream, None);
+        asked.insert(*stream, StreamTail::default());
         true
     };
     let count = waiting.iter().take_while(|(stream, _)| fits(&mut asked, stream)).count();
@@ -99,17 +102,17 @@ impl Inner {
     }
 
     /// Asks one question for these.
-    async fn ask_tails(&self, served: Vec<Waiting>, mut asked: BTreeMap<StreamId, Option<LogPos>>) {
+    async fn ask_tails(&self, served: Vec<Waiting>, mut asked: BTreeMap<StreamId, StreamTail>) {
         let streams: Vec<StreamId> = asked.keys().copied().collect();
         let decided = self.decided.below();
         let tails = self.client.stream_tails(&streams).await;
         if let Ok(tails) = &tails {
-            asked.extend(streams.iter().zip(&tails.streams).map(|(stream, tail)| (*stream, tail.bound())));
+            asked.extend(streams.iter().copied().zip(tails.streams.iter().copied()));
         }
         for (stream, sender) in served {
-            let last = stream.and_then(|stream| asked.get(&stream).copied().flatten());
-            let tail =
-                tails.as_ref().map(|tails| Tail { tail: tails.tail, last, decided, epoch: tails.epoch });
+            let end = stream.and_then(|stream| asked.get(&stream).copied()).unwrap_or_default();
+            let (last, told) = (end.bound(), tails.as_ref());
+            let tail = told.map(|tails| Tail { tail: tails.tail, last, end, decided, epoch: tails.epoch });
             sender.send(tail.map_err(Clone::clone));
         }
     }

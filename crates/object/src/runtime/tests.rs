@@ -19,6 +19,7 @@ use ithaca_env::task::gather;
 use ithaca_log::client::{Client, ClientError, ClientOptions};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::server::{LocalCluster, LocalOptions, ViewHost};
+use ithaca_log::stream::StreamTail;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
@@ -199,7 +200,8 @@ fn what_a_program_only_writes_stays_in_no_memory() {
         let kept = |from: u64| {
             let is_kept = |pos: &u64| {
                 let record = Rc::new(Record { calls: vec![call.clone()], ..Record::default() });
-                slot.offer(LogPos(*pos), Some(LogPos(pos - 1)), &record);
+                let before = StreamTail { last: Some(LogPos(pos - 1)), ..StreamTail::default() };
+                slot.offer(LogPos(*pos), before, &record);
                 Rc::strong_count(&record) > 1
             };
             (from..from + 80).step_by(2).filter(is_kept).count()

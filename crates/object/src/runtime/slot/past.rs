@@ -9,7 +9,6 @@ use ithaca_log::pos::LogPos;
 
 use super::super::tails::Tail;
 use super::{Later, Slot};
-use crate::checkpoint::Last;
 use crate::error::ObjectError;
 use crate::object::Object;
 use crate::record::Call;
@@ -162,13 +161,12 @@ struct Whole<'s, O: Object>(&'s Slot<O>);
 
 impl<O: Object> Drop for Whole<'_, O> {
     fn drop(&mut self) {
-        let mut view = self.0.view.borrow_mut();
-        if view.is_broken() && view.fault().is_none() {
-            *view = View::new(self.0.stream, self.0.runtime.options.planted);
-            self.0.is_begun.set(false);
-            self.0.gap.set(None);
-            self.0.reviewed.set(Last::default());
-            self.0.checked_at.set(None);
+        let is_broken = {
+            let view = self.0.view.borrow();
+            view.is_broken() && view.fault().is_none()
+        };
+        if is_broken {
+            self.0.begin_anew();
         }
     }
 }

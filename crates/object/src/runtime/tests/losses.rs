@@ -249,9 +249,10 @@ enum Fate {
 }
 
 /// What must be known of a map.
-#[derive(Default)]
 struct Model {
     name: String,
+    /// The map in a program that has it in memory.
+    held: Numbers,
     /// The keys that its newest checkpoint has, and where entries stand that it does not need any more.
     stored: BTreeSet<u64>,
     unneeded: Vec<LogPos>,
@@ -301,9 +302,10 @@ async fn happen(world: World, models: &mut [Model], others: &mut Vec<LogPos>, se
     let nth = below(models.len());
     let model = &mut models[nth];
     let map = Numbers::open(&program, &model.name).expect("opened");
-    match below(14) {
+    match below(15) {
         0..5 => {
             let key = env.random_u64();
+            let map = if below(2) == 0 { &model.held } else { &map };
             let pos = map.fast_put(key, 0).await.expect("put").expect("a position");
             model.entries.push((pos, key, Fate::Stands));
         }
@@ -346,9 +348,20 @@ async fn happen(world: World, models: &mut [Model], others: &mut Vec<LogPos>, se
                 Err(error) => model.check(&Err(error), seed),
             }
         }
-        _ => model.check(&keys(&map).await, seed),
+        12 => drop(model.held.len().await),
+        _ => check(&world, model, seed).await,
     }
     world
+}
+
+/// Checks what programs are told: who has the map in memory is told what one who has nothing is, unless that one is refused.
+async fn check(world: &World, model: &Model, seed: u64) {
+    let map = Numbers::open(&world.program().await, &model.name).expect("opened");
+    let told = keys(&map).await;
+    model.check(&told, seed);
+    if told.is_ok() {
+        assert_eq!(keys(&model.held).await, told, "seed {seed}, {}, in memory", model.name);
+    }
 }
 
 #[test]
@@ -364,8 +377,15 @@ fn a_map_that_lacks_an_entry_is_refused_unless_nobody_can_know_and_one_that_lack
             let cluster = LocalCluster::start(&env, options.clone()).await.expect("it starts");
             options.listen = cluster.addrs()[0];
             let program = program(&env, &options).await;
+            let holder = program.clone();
             let mut world = World { env, options, cluster, program };
-            let model = |name: &str| Model { name: name.to_owned(), ..Model::default() };
+            let model = |name: &str| Model {
+                name: name.to_owned(),
+                held: Numbers::open(&holder, name).expect("opened"),
+                stored: BTreeSet::new(),
+                unneeded: Vec::new(),
+                entries: Vec::new(),
+            };
             // A stream that has had every position up to one is not told apart from one that was not seen.
             let first = world.program.client().append("of no object".into()).await.expect("appended");
             let (mut models, mut others) = (["a", "b", "c"].map(model), vec![first]);
@@ -373,8 +393,7 @@ fn a_map_that_lacks_an_entry_is_refused_unless_nobody_can_know_and_one_that_lack
                 world = happen(world, &mut models, &mut others, seed).await;
             }
             for model in &models {
-                let map = Numbers::open(&world.program().await, &model.name).expect("opened");
-                model.check(&keys(&map).await, seed);
+                check(&world, model, seed).await;
             }
         });
     }
