@@ -364,7 +364,7 @@ fn a_new_stream_is_named_though_the_sequencer_has_found_trimmed_what_it_does_not
         (world, _) = world.next_epoch().await;
         let stream = client.stream("new").await.expect("named");
         let tails = client.stream_tails(&[StreamId::of_name("other")]).await.expect("it serves");
-        assert_ne!(tails.streams[0].last, None, "of any stream something may be trimmed");
+        assert_ne!(tails.streams[0].bound(), None, "of any stream something may be trimmed");
         assert_eq!(client.stream_names().await, Ok(vec!["new".to_owned()]));
         client.append_to(&[stream], entry(0)).await.expect("appended");
         assert_eq!(client.stream("new").await, Ok(stream));
