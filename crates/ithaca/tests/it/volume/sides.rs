@@ -86,13 +86,18 @@ fn a_volume_that_was_no_mirror_becomes_one() {
     assert!(volume(&["info", &two]).expect(0).text().contains("snapshot first"));
 }
 
+/// A volume of 8 MiB with two sides: their directories, and both as commands take them.
+fn mirrored(dir: &Path) -> ([String; 2], String) {
+    let sides = ["a", "b"].map(|name| text(&dir.join(name)).to_owned());
+    let both = sides.join("+");
+    volume(&["create", &both, "--size", "8M"]).expect(0);
+    (sides, both)
+}
+
 #[test]
 fn a_side_that_was_cut_short_is_told_by_a_scrub_and_left_out_at_a_start() {
     let dir = temp_dir();
-    let path = |name: &str| text(&dir.path().join(name)).to_owned();
-    let [a, b] = ["a", "b"].map(&path);
-    let both = format!("{a}+{b}");
-    volume(&["create", &both, "--size", "8M"]).expect(0);
+    let ([a, b], both) = mirrored(dir.path());
     let served = Served::start(Path::new(&both));
     assert!(volume(&["scrub", &both]).expect(0).text().contains("0 places repaired"));
     let file = std::fs::OpenOptions::new().write(true).open(format!("{b}/volume.chain")).expect("writable");
@@ -120,10 +125,7 @@ fn a_side_that_was_cut_short_is_told_by_a_scrub_and_left_out_at_a_start() {
 fn a_side_that_has_lost_its_beginning_is_told_by_a_scrub_although_it_is_as_long_as_before() {
     // A file that was emptied is made long again by what is written and repaired, all but what says whose it is.
     let dir = temp_dir();
-    let path = |name: &str| text(&dir.path().join(name)).to_owned();
-    let [a, b] = ["a", "b"].map(&path);
-    let both = format!("{a}+{b}");
-    volume(&["create", &both, "--size", "8M"]).expect(0);
+    let ([a, b], both) = mirrored(dir.path());
     let served = Served::start(Path::new(&both));
     let file = std::fs::OpenOptions::new().write(true).open(format!("{b}/volume.chain")).expect("writable");
     let len = file.metadata().expect("a file").len();
