@@ -34,7 +34,7 @@ impl Client {
     pub async fn newest(&self, stream: StreamId) -> Result<Option<Entry>, ClientError> {
         let tails = self.stream_tails(&[stream]).await?;
         match tails.streams.first().and_then(StreamTail::bound) {
-            Some(last) => self.last_before(stream, LogPos(last.0 + 1)).await,
+            Some(bound) => self.last_before(stream, LogPos(bound.0 + 1)).await,
             None => Ok(None),
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ithaca_env::Time;
 use ithaca_env::sync::Notify;
 use ithaca_env::task::TaskHandle;
-use ithaca_log::client::EntryKind;
+use ithaca_log::client::{EntryKind, StreamPart};
 use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::StreamTail;
 
@@ -224,7 +224,9 @@ impl<O: Object> Slot<O> {
 
     /// Reads what there is of the stream, of which `tail` says where it ends.
     async fn reach(&self, tail: Tail) -> Result<(), ObjectError> {
-        self.check_known(tail.end).await?;
+        if let Some(known) = self.unknown_in(tail.end) {
+            self.check_known(known).await?;
+        }
         if let Some(last) = tail.last.filter(|last| self.upto() <= *last) {
             Box::pin(self.read_to(LogPos(last.0 + 1))).await?;
         }
@@ -275,8 +277,9 @@ impl<O: Object> Slot<O> {
                 self.begin(LogPos(u64::MAX), None).await?;
                 continue;
             };
-            let before = part.entries.first().and_then(|entry| entry.place_in(self.stream));
-            if self.check_known(before.map_or_else(StreamTail::default, |place| place.end_before())).await? {
+            if let Some(known) = self.unknown_before(&part)
+                && self.check_known(known).await?
+            {
                 continue;
             }
             if part.upto > upto && part.upto < target {
@@ -318,17 +321,19 @@ impl<O: Object> Slot<O> {
 
     /// The record that the view has applied last, if a sequencer does not know of it by whom the stream ends so, and has left out where it stood.
     fn unknown_in(&self, end: StreamTail) -> Option<LogPos> {
-        let known = self.view.borrow().last_applied()?;
+        let known = self.view.borrow().last_applied().filter(|_| !self.is_of_what_is_left)?;
         (end.last < Some(known) && end.bound() >= Some(known)).then_some(known)
+    }
+
+    /// The same by what the first entry of a part says.
+    fn unknown_before(&self, part: &StreamPart) -> Option<LogPos> {
+        self.unknown_in(part.entries.first()?.place_in(self.stream)?.end_before())
     }
 
     /// A record that no sequencer knows any more, because it was trimmed by hand, is in nobody's view who begins by now: so the view is made anew
     /// that has it. Gives whether it is.
-    fn check_known(&self, end: StreamTail) -> Later<'_, Result<bool, ObjectError>> {
+    fn check_known(&self, known: LogPos) -> Later<'_, Result<bool, ObjectError>> {
         Box::pin(async move {
-            let Some(known) = self.unknown_in(end).filter(|_| !self.is_of_what_is_left) else {
-                return Ok(false);
-            };
             let is_gone = self.runtime.client.read(known).await?.kind == EntryKind::Trimmed;
             if is_gone {
                 self.begin_anew();
