@@ -37,6 +37,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use ithaca_env::real::{Allocator, keep_freed_memory};
 use ithaca_log::pos::NodeId;
 
 use cli::{Cli, ClusterCommand, Command, ConfigCommand, EndpointError, LogLevel};
@@ -44,7 +45,11 @@ use complaints::Complaints;
 use failure::Failure;
 use output::Output;
 
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
 fn main() -> ExitCode {
+    keep_freed_memory();
     match run(&std::env::args_os().collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -14,7 +14,7 @@ use ithaca_chain::{
 };
 use ithaca_env::Env;
 use ithaca_env::drive::{DriveError, OpenDrive};
-use ithaca_env::real::{self, files, process, shutdown_signal};
+use ithaca_env::real::{self, files, give_back_idle_memory, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_log::client::ClientOptions;
 use ithaca_log::pos::NodeId;
@@ -105,6 +105,7 @@ fn run(
         refuse_idle(arguments)?;
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
+        env.spawn(give_back_idle_memory(env.clone()));
         // Before the cluster starts: a port in use must not cost an epoch.
         let mut pages = None;
         if roles.http {

@@ -18,6 +18,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use ithaca_env::real::{Allocator, keep_freed_memory};
+
+/// As the program has it: what is measured in this process must not be without.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 /// Judges Ithaca: tidy checks, baselines, benches.
 #[derive(Parser)]
@@ -62,6 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    keep_freed_memory();
     let arguments = Arguments::parse();
     let passed = match arguments.command {
         Command::Ci => std::process::Command::new("./test").status().map(|status| status.success()),

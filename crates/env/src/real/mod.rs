@@ -27,6 +27,7 @@ use crate::net::{Conn, Listener, LocalError, NetError};
 use crate::task::{Executor, Group, TaskHandle};
 use crate::{Env, Time};
 
+mod allocator;
 mod background;
 mod drive_file;
 pub mod files;
@@ -45,6 +46,7 @@ mod socket;
 mod stdin;
 pub mod terminal;
 
+pub use allocator::{Allocator, give_back_idle_memory, keep_freed_memory};
 pub use background::{output_closed, shutdown_signal, unblock};
 pub use priority::run_at_once;
 pub use stdin::Stdin;

@@ -25,8 +25,10 @@ pub fn resident_bytes() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
-/// Gives freed memory back to the system, wherever it lies in the heap. Other allocators than glibc's do that themselves, or never.
+/// Gives freed memory back to the system, wherever it lies in the heap: of glibc's allocator, and of ours where the program has that.
+/// Others do it themselves, or never.
 pub(crate) fn give_memory_back() {
+    super::allocator::give_back();
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "no safe library asks the allocator")]
     // SAFETY: it touches nothing that is in use.

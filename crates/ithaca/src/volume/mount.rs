@@ -5,7 +5,7 @@
 //! exit code 3.
 
 use ithaca_env::fuse::{FuseError, MountOptions};
-use ithaca_env::real::{self, process, shutdown_signal};
+use ithaca_env::real::{self, give_back_idle_memory, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::Planted;
 use ithaca_volume::fuse::{Server, ServerOptions};
@@ -24,6 +24,7 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
+        env.spawn(give_back_idle_memory(env.clone()));
         let MountArgs { at, rescue, read_cache, .. } = arguments;
         let (volume, rescued) = rescue::or_open(&env, at, *rescue, *read_cache).await?;
         let region =

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use ithaca_env::Env;
 use ithaca_env::net::LocalError;
-use ithaca_env::real::{self, shutdown_signal};
+use ithaca_env::real::{self, give_back_idle_memory, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::nbd::{Server, ServerOptions};
 use ithaca_volume::{Volume, socket};
@@ -30,6 +30,7 @@ pub fn run(arguments: &ServeVolumeArgs, mut out: Output) -> Result<(), Failure> 
     let served = real::run(|env| async move {
         // A task, so that signals are caught from here on: one that comes right after `ready` must stop it cleanly too.
         let signalled = env.spawn(shutdown_signal());
+        env.spawn(give_back_idle_memory(env.clone()));
         let listener = env.listen_soon(arguments.nbd).await;
         let listener = listener.map_err(|error| Failure::unreachable(format!("nbd: {error}")))?;
         let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.at));
