@@ -23,12 +23,6 @@ impl StreamTail {
     pub fn bound(&self) -> Option<LogPos> {
         self.last.max(self.next.0.checked_sub(1).map(LogPos))
     }
-
-    /// Whether `last` was granted for the stream without doubt. In logs of earlier versions it was not where a stream may have had every position
-    /// of the log up to there.
-    pub fn has_granted_last(&self) -> bool {
-        self.last.is_some_and(|last| last == LogPos(0) || self.next.0 != last.0 + 1)
-    }
 }
 
 /// A part of the structure that a stream holds, by a hash of its name: of the key of a map, say. Two parts with the same hash

@@ -34,7 +34,7 @@ impl Client {
         let tails = self.stream_tails(&[stream]).await?;
         match tails.streams.first().filter(|tail| tail.bound().is_some()) {
             None => Ok(false),
-            Some(tail) => Ok(tail.has_granted_last() || self.newest(stream).await?.is_some()),
+            Some(tail) => Ok(tail.last.is_some() || self.newest(stream).await?.is_some()),
         }
     }
 

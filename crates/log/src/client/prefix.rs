@@ -173,5 +173,5 @@ fn named(name: &Bytes) -> Option<StreamId> {
 
 /// Whether a stream that ends there may have entries below `pos` alone.
 fn may_end_below(tail: &StreamTail, pos: LogPos) -> bool {
-    tail.bound().is_some_and(|bound| bound < pos || !tail.has_granted_last())
+    tail.bound().is_some() && tail.last < Some(pos)
 }

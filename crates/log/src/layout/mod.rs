@@ -170,15 +170,7 @@ impl Layout {
         }
     }
 
-    /// Where `epoch` began; `None` if that is not known here any more, or not yet.
-    pub fn start_of(&self, epoch: Epoch) -> Option<LogPos> {
-        match epoch {
-            Epoch(1) => Some(LogPos(0)),
-            _ => epoch.0.checked_sub(1).and_then(|before| self.end_of(Epoch(before))),
-        }
-    }
-
-    /// Where `epoch` ended, likewise.
+    /// Where `epoch` ended; `None` if that is not known here any more, or not yet.
     pub fn end_of(&self, epoch: Epoch) -> Option<LogPos> {
         self.tails.iter().find(|decided| decided.epoch == epoch).map(|decided| decided.tail)
     }

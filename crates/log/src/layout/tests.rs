@@ -208,8 +208,8 @@ fn decided_tails_are_kept_for_a_bounded_number_of_epochs() {
     }
     assert_eq!((layout.validate(), layout.tails.len()), (Ok(()), limits::TAILS_MAX_COUNT));
     assert_eq!(layout.tail(), LogPos(199));
-    let began = [1, 2, 138, 201, 202].map(|epoch| layout.start_of(Epoch(epoch)));
-    assert_eq!(began, [Some(LogPos(0)), None, Some(LogPos(136)), Some(LogPos(199)), None]);
+    let ended = [1, 136, 137, 200, 201].map(|epoch| layout.end_of(Epoch(epoch)));
+    assert_eq!(ended, [None, None, Some(LogPos(136)), Some(LogPos(199)), None]);
 }
 
 #[test]

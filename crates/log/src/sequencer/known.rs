@@ -209,8 +209,7 @@ fn cut(known: StreamTail, tail: LogPos, unseen: LogPos) -> StreamTail {
     let is_cut = known.last >= Some(tail);
     let least = if is_cut { unseen.max(tail) } else { unseen };
     let next = known.next.max(StreamPos(least.0));
-    let is_sure = !is_cut && (known.has_granted_last() || next == known.next);
-    StreamTail { next, last: known.last.filter(|_| is_sure) }
+    StreamTail { next, last: known.last.filter(|_| !is_cut) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use ithaca_env::task::{TaskHandle, gather};
 use ithaca_log::client::{ClientError, Entry, EntryKind, StreamPart};
-use ithaca_log::pos::{Epoch, LogPos, StreamId};
+use ithaca_log::pos::{LogPos, StreamId};
 use ithaca_log::stream::StreamTail;
 
 use super::backing::{Backing, Candidates};
@@ -414,33 +414,21 @@ impl Backing {
         }
     }
 
-    /// Whether something is missing from `known` on up to where the stream ended so, by the sequencer of an epoch.
-    async fn missing_at(
-        &self,
-        end: Option<(StreamTail, Epoch)>,
-        known: LogPos,
-    ) -> Result<Missing, ObjectError> {
-        let Some((end, epoch)) = end.filter(|(end, _)| end.bound() >= Some(known)) else {
+    /// Whether something is missing from `known` on up to where the stream ended so.
+    async fn missing_at(&self, end: Option<StreamTail>, known: LogPos) -> Result<Missing, ObjectError> {
+        let Some(end) = end.filter(|end| end.bound() >= Some(known)) else {
             return Ok(Missing::None);
         };
         let Some(last) = end.last.filter(|last| *last >= known) else { return Ok(Missing::Unknown) };
-        let client = &self.runtime.client;
-        if !end.has_granted_last() {
-            // A sequencer knows what it has granted itself.
-            let began = client.layout().await?.start_of(epoch);
-            if began.is_none_or(|began| last < began) {
-                return Ok(Missing::Unknown);
-            }
-        }
-        match client.read(last).await {
+        match self.runtime.client.read(last).await {
             Ok(entry) if entry.kind == EntryKind::Trimmed => Ok(Missing::One(last)),
             Ok(_) | Err(ClientError::Unwritten { .. }) => Ok(Missing::None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Where the stream ended before its next entry from `to` on, by the sequencer of that one's epoch; where it ends, if there is none.
-    async fn end_from(&self, to: LogPos) -> Result<Option<(StreamTail, Epoch)>, ObjectError> {
+    /// Where the stream ended before its next entry from `to` on; where it ends, if there is none.
+    async fn end_from(&self, to: LogPos) -> Result<Option<StreamTail>, ObjectError> {
         let client = &self.runtime.client;
         let tails = client.stream_tails(&[self.stream]).await?;
         let Some(&tail) = tails.streams.first() else { return Ok(None) };
@@ -455,7 +443,7 @@ impl Backing {
             }
             next = part.upto;
         }
-        Ok(Some((tail, tails.epoch)))
+        Ok(Some(tail))
     }
 
     /// Whether its entries follow each other from `since` on, and nothing was trimmed behind them.
@@ -486,9 +474,9 @@ impl Backing {
     }
 }
 
-/// Where the stream ended before an entry, by the sequencer of its epoch.
-fn end_before(entry: &Entry, stream: StreamId) -> Option<(StreamTail, Epoch)> {
-    Some((entry.place_in(stream)?.end_before(), entry.epoch))
+/// Where the stream ended before an entry.
+fn end_before(entry: &Entry, stream: StreamId) -> Option<StreamTail> {
+    Some(entry.place_in(stream)?.end_before())
 }
 
 /// The chunk that an entry should be.
@@ -506,6 +494,8 @@ fn chunk_of(entry: &Entry, of: Of, number: u32) -> Result<Chunk, Unusable> {
 
 #[cfg(test)]
 mod tests {
+    use ithaca_log::pos::Epoch;
+
     use super::*;
 
     fn part(entries: &[u64], upto: u64, trimmed: Option<u64>) -> StreamPart {

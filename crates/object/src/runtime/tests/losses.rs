@@ -62,6 +62,25 @@ fn an_object_misses_its_own_entry_and_not_what_was_trimmed_of_others_before_its_
 }
 
 #[test]
+fn the_only_call_of_an_object_is_missed_though_its_stream_may_have_had_every_position_before() {
+    run(async |mut world| {
+        let client = world.program().await.inner.client.clone();
+        let others = client.append("of no object".into()).await.expect("appended");
+        client.trim(others).await.expect("trimmed");
+        world = world.restart().await;
+        let only = put(&world, 0).await;
+        let client = world.program().await.inner.client.clone();
+        let entry = client.read(only).await.expect("read");
+        let place = entry.place_in(StreamId::of_name("m")).expect("it is in the stream");
+        assert_eq!((only.0, place.position.0, place.previous), (others.0 + 1, others.0 + 1, None));
+        world = world.restart().await;
+        assert_eq!(numbers(&world).await.len().await, Ok(1));
+        world.program().await.client().trim(only).await.expect("trimmed");
+        assert_eq!(numbers(&world).await.len().await, Err(trimmed(only)));
+    });
+}
+
+#[test]
 fn what_is_left_of_an_object_is_one_from_its_checkpoint_on() {
     run(async |world| {
         put(&world, 0).await;
