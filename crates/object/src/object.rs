@@ -95,9 +95,15 @@ pub fn digest_of_state(state: &impl Serialize) -> u64 {
 
 /// The digest of the MessagePack of a value, made without keeping its bytes; `None` if it cannot be encoded.
 pub(crate) fn digest_of_value(value: &impl Serialize) -> Option<u64> {
-    let mut digest = Digest::default();
-    digest.add(Piece::of(value)?);
-    Some(digest.0)
+    digest_and_bytes_of(value).map(|(digest, _)| digest)
+}
+
+/// The same, and how many bytes it takes.
+pub(crate) fn digest_and_bytes_of(value: &impl Serialize) -> Option<(u64, usize)> {
+    let (mut digest, piece) = (Digest::default(), Piece::of(value)?);
+    let bytes = piece.len;
+    digest.add(piece);
+    Some((digest.0, bytes))
 }
 
 /// The digest of the MessagePack of some values, each a piece, made without keeping their bytes; `None` if one cannot be encoded.

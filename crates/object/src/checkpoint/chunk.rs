@@ -15,6 +15,8 @@ use crate::limits;
 pub const CHUNK_MAGIC: [u8; 4] = *b"ITvc";
 /// The first bytes of a directory.
 pub const DIRECTORY_MAGIC: [u8; 4] = *b"ITvd";
+/// Bytes of a chunk's body before its data.
+const CHUNK_HEAD_BYTES: usize = 40;
 /// The newest version that is read, and the one that is written.
 pub const VERSION: u16 = 1;
 
@@ -115,7 +117,7 @@ impl Chunk {
     /// Its entry. Panics if there are more bytes than a chunk may have.
     pub fn encode(&self) -> Bytes {
         assert!(self.data.len() <= limits::CHUNK_MAX_BYTES, "a chunk of {} bytes", self.data.len());
-        record::encode(CHUNK_MAGIC, VERSION, |out| {
+        record::encode_sized(CHUNK_MAGIC, VERSION, CHUNK_HEAD_BYTES + self.data.len(), |out| {
             self.of.encode(out);
             out.put_u32_le(self.number);
             out.counted(&self.data);

@@ -265,7 +265,8 @@ impl Backing {
 
     /// The bytes of all chunks.
     async fn gathered(&self, directory: &Directory) -> Result<Result<Bytes, Unusable>, ObjectError> {
-        let mut bytes = BytesMut::new();
+        let most = directory.chunks.len().saturating_mul(limits::CHUNK_MAX_BYTES) as u64;
+        let mut bytes = BytesMut::with_capacity(directory.len.min(most) as usize);
         let mut number = 0;
         for some in directory.chunks.chunks(limits::CHUNKS_AT_ONCE) {
             for entry in self.runtime.client.read_many(some).await? {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Rewound, SnapshotError, View, compare};
 use crate::checkpoint::{Begun, Last};
-use crate::object::{Back, CallError, Object, digest_of, digest_of_value, dropped};
+use crate::object::{Back, CallError, Object, digest_and_bytes_of, digest_of, dropped};
 use crate::planted::{Planted, PlantedBug};
 use crate::requests::Requests;
 
@@ -67,6 +67,7 @@ impl<O: Object> View<O> {
         let rewound = Rewound::new(self, at);
         let (view, state) = (&*rewound.view, &rewound.view.state);
         let forgets = view.planted.is(PlantedBug::CheckpointForgetsRequests);
+        let (state_sum, state_bytes) = digest_and_bytes_of(state).unzip();
         let head = Head {
             upto: view.upto.0,
             count: view.count,
@@ -74,10 +75,16 @@ impl<O: Object> View<O> {
             requests: if forgets { Requests::default() } else { view.requests.clone() },
             digests: view.digests.iter().map(|&(pos, digest)| (pos.0, digest)).collect(),
             state_digest: state.digest(),
-            state_sum: digest_of_value(state),
+            state_sum,
             compares: view.compares(),
         };
-        Ok(rmp_serde::to_vec_named(&(head, state)).map_err(invalid)?.into())
+        // A state is large: memory that grew would take several times as much, each time a page that has to be cleared.
+        let head = rmp_serde::to_vec_named(&head).map_err(invalid)?;
+        let mut all = Vec::with_capacity(1 + head.len() + state_bytes.unwrap_or(0));
+        all.push(ARRAY_OF_TWO);
+        all.extend_from_slice(&head);
+        rmp_serde::encode::write_named(&mut all, state).map_err(invalid)?;
+        Ok(all.into())
     }
 
     /// The view that a checkpoint was made of. Its history begins there.
