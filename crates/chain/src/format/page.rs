@@ -271,11 +271,15 @@ pub(crate) struct PageView {
     blob: Bytes,
     /// What the entries of a packed page count from.
     bases: Option<Bases>,
-    starts: Vec<u32>,
-    /// Beside each other, so that a search touches few lines of memory.
-    first_keys: Vec<u64>,
-    /// Of the records of each run.
-    counts: Vec<u32>,
+    runs: Vec<RunKeys>,
+}
+
+/// Which keys a run of a page has, and where its head begins. All that a search looks at of a run is in one line of memory.
+#[derive(Clone, Copy, Debug)]
+struct RunKeys {
+    first_key: u64,
+    count: u32,
+    start: u32,
 }
 
 impl PageView {
@@ -283,9 +287,7 @@ impl PageView {
     pub(crate) fn decode(page: &Bytes, segment: u32, lap: u64) -> Result<Self, DecodeError> {
         let content = Content::of(page, segment, lap)?;
         let (count, blob) = (content.count, page.slice(content.at.clone()));
-        let (starts, first_keys) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let counts = Vec::with_capacity(count);
-        let mut view = Self { blob, bases: None, starts, first_keys, counts };
+        let mut view = Self { blob, bases: None, runs: Vec::with_capacity(count) };
         if content.is_packed {
             let (bases, entries) = Bases::split(&view.blob)?;
             view.blob = view.blob.slice_ref(entries);
@@ -306,9 +308,7 @@ impl PageView {
             }
             let (first_key, count) = (run.first_key, (run.keys().end - run.first_key) as u32);
             last_key = first_key;
-            view.starts.push(at as u32);
-            view.first_keys.push(first_key);
-            view.counts.push(count);
+            view.runs.push(RunKeys { first_key, count, start: at as u32 });
             at += len;
         }
         expect(at as u64, view.blob.len() as u64, "page bytes")?;
@@ -326,21 +326,40 @@ impl PageView {
     }
 
     pub(crate) fn run_count(&self) -> usize {
-        self.starts.len()
+        self.runs.len()
     }
 
     /// The keys of run `index`, if there are so many.
     pub(crate) fn keys(&self, index: usize) -> Option<Range<u64>> {
-        let first_key = *self.first_keys.get(index)?;
-        Some(first_key..first_key + u64::from(self.counts[index]))
+        let run = self.runs.get(index)?;
+        Some(run.first_key..run.first_key + u64::from(run.count))
     }
 
     /// The first run that has a key at or after `from`.
     pub(crate) fn first_at(&self, from: u64) -> Option<usize> {
-        let after = self.first_keys.partition_point(|&first_key| first_key <= from);
+        let after = self.after(from);
         let before =
             after.checked_sub(1).filter(|&index| self.keys(index).is_some_and(|keys| keys.end > from));
-        before.or((after < self.starts.len()).then_some(after))
+        before.or((after < self.runs.len()).then_some(after))
+    }
+
+    /// How many runs begin at or before a key. Runs are mostly alike, and then it is near where the key lies between the first and the last:
+    /// looked for from there on, it needs fewer of them from memory than by halves.
+    fn after(&self, key: u64) -> usize {
+        let runs = self.runs.as_slice();
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return 0 };
+        let part =
+            key.saturating_sub(first.first_key) as f64 / (last.first_key - first.first_key).max(1) as f64;
+        let guess = (part.min(1.0) * runs.len() as f64) as usize;
+        let mut reach = 2;
+        loop {
+            let near = guess.saturating_sub(reach)..(guess + reach).min(runs.len());
+            let has_begun = near.start == 0 || runs[near.start].first_key <= key;
+            if has_begun && runs.get(near.end).is_none_or(|run| run.first_key > key) {
+                return near.start + runs[near].partition_point(|run| run.first_key <= key);
+            }
+            reach *= 4;
+        }
     }
 
     /// The records of run `index` with keys in `keys`, which lie within it, and the heads that they lie in.
@@ -350,12 +369,12 @@ impl PageView {
 
     /// The whole head of run `index`. Panics if there is no such run.
     pub(crate) fn head(&self, index: usize) -> HeadView<'_> {
-        self.decode_head(self.starts[index] as usize).expect("checked when it was decoded").0
+        self.decode_head(self.runs[index].start as usize).expect("checked when it was decoded").0
     }
 
     /// Bytes it takes in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.blob.len() + 16 * self.starts.len() + PAGE_HEAD_BYTES + BLOCK_BYTES / 2
+        self.blob.len() + size_of::<RunKeys>() * self.runs.len() + PAGE_HEAD_BYTES + BLOCK_BYTES / 2
     }
 }
 
@@ -436,6 +455,31 @@ mod tests {
         };
         assert_eq!(check(&(0..2000).map(single).collect::<Vec<_>>()), (3, 3), "816 to a page");
         assert_eq!(check(&[single(0)]), (1, 1));
+    }
+
+    #[test]
+    fn a_key_is_found_wherever_the_others_lie() {
+        // Alike, one far from all others, each twice as far as the one before, all close to the highest key, and one alone.
+        let spread: [Vec<u64>; 5] = [
+            (0..300).map(|nth| 1000 + 16 * nth).collect(),
+            (0..100).chain([1 << 50]).chain((0..100).map(|nth| (1 << 60) + nth)).collect(),
+            (0..60).map(|nth| 1 << nth).collect(),
+            (0..80).map(|nth| u64::MAX - 800 + 10 * nth).collect(),
+            vec![7],
+        ];
+        for firsts in spread {
+            // Every third has two records.
+            let count = |first: u64| 1 + usize::from(first % 3 == 0 && !firsts.contains(&(first + 1)));
+            let of = |first: u64| run(first, 1, RunKind::Data, &vec![b"x".as_slice(); count(first)]);
+            let runs: Vec<Run> = firsts.iter().map(|&first| of(first)).collect();
+            let pages = pages(&runs);
+            assert_eq!(pages.len(), 1);
+            let view = PageView::decode(&pages[0], 3, 9).expect("good");
+            let around = |&first: &u64| first.saturating_sub(2)..=first.saturating_add(2);
+            for key in firsts.iter().flat_map(around).chain([0, u64::MAX]) {
+                assert_eq!(view.first_at(key), runs.iter().position(|run| run.keys().end > key), "{key}");
+            }
+        }
     }
 
     #[test]
