@@ -1,4 +1,4 @@
-//! The bare client: one thread over all its connections, each of which has one message out at a time that carries all
+//! The bare client: one thread over all its connections, or several with a part of them each. A connection has one message out at a time that carries all
 //! the operations it may have in flight, as a client with range grants would send them.
 
 use std::io::{self, IoSlice};
@@ -88,6 +88,14 @@ pub struct Run {
 }
 
 impl Run {
+    /// What both saw, who worked at the same time.
+    fn with(mut self, other: &Self) -> Self {
+        self.operations += other.operations;
+        self.latencies.merge(&other.latencies);
+        self.seconds = self.seconds.max(other.seconds);
+        self
+    }
+
     /// The figure of this run, given what CPU both sides used and the median flush, in nanoseconds.
     pub fn figure(&self, client_nanos: u64, server_nanos: u64, flush_nanos: u64) -> Figure {
         let per_operation = |nanos: u64| nanos as f64 / 1000.0 / self.operations.max(1) as f64;
@@ -118,6 +126,17 @@ pub struct Client {
     batch: usize,
     next_request: u64,
     random: u64,
+}
+
+/// Has all of them work for `span` at the same time, each on a thread of its own.
+pub fn run_all(clients: &mut [Client], span: Duration) -> io::Result<Run> {
+    std::thread::scope(|scope| {
+        let started: Vec<_> =
+            clients.iter_mut().map(|client| scope.spawn(move || client.run(span))).collect();
+        let ended =
+            started.into_iter().map(|run| run.join().map_err(|_| io::Error::other("a client panicked"))?);
+        ended.into_iter().try_fold(Run::default(), |all, run| Ok(all.with(&run?)))
+    })
 }
 
 impl Client {

@@ -29,7 +29,7 @@ mod pipe;
 mod process;
 mod server;
 
-pub use client::{Client, MAP_KEYS, Work};
+pub use client::{Client, MAP_KEYS, Work, run_all};
 pub use drive::{DriveFile, flush_probe_us, random_reads, sequential_writes};
 pub use mix::{Mix, MixFile};
 pub use process::ServerProcess;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::client::{Client, PRELOADED, Work};
+use super::client::{Client, PRELOADED, Work, run_all};
 use super::frame::{self, HEADER_BYTES, Kind, u64_at};
 use crate::measure::{Figure, process_cpu_nanos};
 
@@ -46,11 +46,11 @@ impl ServerProcess {
         Client::connect(addr, work, connections, batch)
     }
 
-    /// Runs `client` for `span` and gives the figure, server CPU and flushes included.
-    pub fn measure(&mut self, client: &mut Client, span: Duration) -> io::Result<Figure> {
+    /// Runs all clients for `span` at the same time and gives the figure, server CPU and flushes included.
+    pub fn measure(&mut self, clients: &mut [Client], span: Duration) -> io::Result<Figure> {
         let (server_before, _) = self.status()?;
         let client_before = process_cpu_nanos();
-        let run = client.run(span)?;
+        let run = run_all(clients, span)?;
         let client_nanos = process_cpu_nanos() - client_before;
         let (server_after, flush_nanos) = self.status()?;
         Ok(run.figure(client_nanos, server_after - server_before, flush_nanos))

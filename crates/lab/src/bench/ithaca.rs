@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bare::ServerProcess;
@@ -200,7 +200,7 @@ impl Side for Ithaca {
         // With objects it is said what each client has in flight.
         let is_each =
             matches!(self.bench.operation, Operation::Get | Operation::MultiGet | Operation::Snapshot);
-        let inflight = if is_each { self.bench.batch() } else { self.bench.inflight };
+        let inflight = if is_each { self.bench.batch() } else { self.bench.inflight / self.bench.programs };
         let figure = self.work(workload, inflight, span, cold)?;
         self.rest()?;
         Ok(figure)
@@ -208,16 +208,37 @@ impl Side for Ithaca {
 }
 
 impl Ithaca {
-    /// Runs `ithaca bench` and takes its figures.
+    /// Runs `ithaca bench`, as many as are to share the clients, and takes its figures.
     fn work(&self, workload: &str, inflight: usize, span: Duration, more: &[&str]) -> io::Result<Figure> {
-        let Bench { size, clients, .. } = self.bench;
-        let mut command = self.dev.bench(workload, (*clients, inflight), span);
-        command.args(more);
-        if self.bench.operation != Operation::Token {
-            command.args(["--size", &size.to_string()]);
-        }
-        figure_of(workload, &command.output()?)
+        let Bench { size, clients, programs, .. } = *self.bench;
+        figure_of_all(workload, programs, || {
+            let mut command = self.dev.bench(workload, (clients / programs, inflight), span);
+            command.args(more);
+            if self.bench.operation != Operation::Token {
+                command.args(["--size", &size.to_string()]);
+            }
+            command
+        })
     }
+}
+
+/// What several of `ithaca bench` come to that work at the same time.
+pub fn figure_of_all(workload: &str, programs: usize, command: impl Fn() -> Command) -> io::Result<Figure> {
+    let running: Vec<Child> = (0..programs).map(|_| command().spawn()).collect::<io::Result<_>>()?;
+    let ended: Vec<Output> = running.into_iter().map(Child::wait_with_output).collect::<io::Result<_>>()?;
+    let figures: Vec<Figure> =
+        ended.iter().map(|output| figure_of(workload, output)).collect::<io::Result<_>>()?;
+    let ops_per_s: f64 = figures.iter().map(|it| it.ops_per_s).sum();
+    let of_all = |a_second: fn(&Figure) -> f64| figures.iter().map(a_second).sum::<f64>() / ops_per_s;
+    Ok(Figure {
+        ops_per_s,
+        p50_us: of_all(|it| it.p50_us * it.ops_per_s),
+        p99_us: figures.iter().map(|it| it.p99_us).fold(0.0, f64::max),
+        client_cpu_us: of_all(|it| it.client_cpu_us * it.ops_per_s),
+        // Each is told what the server has done for all.
+        server_cpu_us: of_all(|it| it.server_cpu_us * it.ops_per_s) / programs as f64,
+        flush_us: figures.iter().map(|it| it.flush_us).fold(0.0, f64::max),
+    })
 }
 
 /// What `ithaca bench` has printed.

@@ -2,11 +2,10 @@
 //! one's own, a structure, and a decision.
 
 use std::io;
-use std::process::{Child, Output};
 use std::time::Duration;
 
 use super::BenchArguments;
-use super::ithaca::{Dev, build, figure_of};
+use super::ithaca::{Dev, build, figure_of_all};
 use crate::bare::{DriveFile, flush_probe_us};
 use crate::measure::{Figure, median};
 use crate::soak::results::Results;
@@ -81,23 +80,9 @@ pub fn run(arguments: &BenchArguments, probe: &DriveFile) -> io::Result<bool> {
 
 /// What all processes together come to, at the same time.
 fn slice(dev: &Dev, work: &Work, span: Duration) -> io::Result<Figure> {
-    let start = |_| {
+    figure_of_all(work.name, PROCESSES, || {
         let mut command = dev.bench(work.name, (CLIENTS, work.inflight), span);
-        command.args(["--size", &VALUE_BYTES.to_string()]).spawn()
-    };
-    let running: Vec<Child> = (0..PROCESSES).map(start).collect::<io::Result<_>>()?;
-    let ended: Vec<Output> = running.into_iter().map(Child::wait_with_output).collect::<io::Result<_>>()?;
-    let figures: Vec<Figure> =
-        ended.iter().map(|output| figure_of(work.name, output)).collect::<io::Result<_>>()?;
-    let ops_per_s: f64 = figures.iter().map(|it| it.ops_per_s).sum();
-    let of_all = |a_second: fn(&Figure) -> f64| figures.iter().map(a_second).sum::<f64>() / ops_per_s;
-    Ok(Figure {
-        ops_per_s,
-        p50_us: of_all(|it| it.p50_us * it.ops_per_s),
-        p99_us: figures.iter().map(|it| it.p99_us).fold(0.0, f64::max),
-        client_cpu_us: of_all(|it| it.client_cpu_us * it.ops_per_s),
-        // Each process is told what the server has done for all.
-        server_cpu_us: of_all(|it| it.server_cpu_us * it.ops_per_s) / PROCESSES as f64,
-        flush_us: 0.0,
+        command.args(["--size", &VALUE_BYTES.to_string()]);
+        command
     })
 }

@@ -37,6 +37,9 @@ pub struct Bench {
     pub clients: usize,
     /// Operations in flight, over all connections.
     pub inflight: usize,
+    /// Programs that have the connections between them: more than one where a program does so much itself that one, which has one thread, would
+    /// leave the server idle. As many threads of the baselines' client.
+    pub programs: usize,
     /// Who does it.
     pub sides: &'static [MakeSide],
     /// What the system must reach.
@@ -67,6 +70,7 @@ pub const BENCHES: &[Bench] = &[
         size: 0,
         clients: 16,
         inflight: 1024,
+        programs: 1,
         sides: &[Bare, Ithaca, Redis],
         targets: &[Rate(&[Bare], 0.5), Rate(&[Redis], 3.0), Cpu(0.3)],
     },
@@ -76,6 +80,7 @@ pub const BENCHES: &[Bench] = &[
         size: 0,
         clients: 1,
         inflight: 1,
+        programs: 1,
         sides: &[Echo, Bare, Ithaca],
         targets: &[Median(Echo, 1.2)],
     },
@@ -85,6 +90,7 @@ pub const BENCHES: &[Bench] = &[
         size: 128,
         clients: 16,
         inflight: 256,
+        programs: 1,
         sides: &[Bare, Ithaca, NewIthaca, Redis],
         targets: &[Rate(&[Bare], 0.55), Rate(&[Redis], 6.0), Cpu(4.0)],
     },
@@ -94,6 +100,7 @@ pub const BENCHES: &[Bench] = &[
         size: 512,
         clients: 16,
         inflight: 256,
+        programs: 1,
         sides: &[Bare, Ithaca, NewIthaca, Redis],
         targets: &[Rate(&[Bare], 0.55), Rate(&[Redis], 6.0), Cpu(4.0)],
     },
@@ -103,6 +110,7 @@ pub const BENCHES: &[Bench] = &[
         size: 4096,
         clients: 16,
         inflight: 256,
+        programs: 1,
         sides: &[Bare, Ithaca, NewIthaca, Drive],
         targets: &[Rate(&[Bare, Drive], 0.7)],
     },
@@ -112,6 +120,7 @@ pub const BENCHES: &[Bench] = &[
         size: 4096,
         clients: 1,
         inflight: 1,
+        programs: 1,
         sides: &[Bare, Ithaca],
         targets: &[Median(Bare, 1.3)],
     },
@@ -121,6 +130,7 @@ pub const BENCHES: &[Bench] = &[
         size: 4096,
         clients: 16,
         inflight: 256,
+        programs: 1,
         sides: &[Bare, Ithaca],
         targets: &[Rate(&[Bare], 0.8)],
     },
@@ -130,6 +140,7 @@ pub const BENCHES: &[Bench] = &[
         size: 4096,
         clients: 4,
         inflight: 32,
+        programs: 1,
         sides: &[Drive, Ithaca],
         targets: &[Rate(&[Drive], 0.85)],
     },
@@ -139,6 +150,7 @@ pub const BENCHES: &[Bench] = &[
         size: 128,
         clients: 1,
         inflight: 1,
+        programs: 1,
         sides: &[Ithaca],
         targets: &[AbsoluteRate(1_000_000.0)],
     },
@@ -148,6 +160,7 @@ pub const BENCHES: &[Bench] = &[
         size: 128,
         clients: 16,
         inflight: 1024,
+        programs: 2,
         sides: &[Bare, Ithaca, Etcd],
         targets: &[Rate(&[Bare], 0.7), Rate(&[Etcd], 10.0)],
     },
@@ -157,6 +170,7 @@ pub const BENCHES: &[Bench] = &[
         size: 128,
         clients: 16,
         inflight: 1024,
+        programs: 2,
         sides: &[Bare, Ithaca],
         targets: &[Rate(&[Bare], 0.7)],
     },
@@ -166,6 +180,7 @@ pub const BENCHES: &[Bench] = &[
         size: 128,
         clients: 1,
         inflight: 1,
+        programs: 1,
         sides: &[Memory, Ithaca],
         targets: &[Rate(&[Memory], 0.5)],
     },
@@ -222,6 +237,7 @@ mod tests {
     fn every_target_names_a_side_that_is_measured() {
         for bench in BENCHES {
             assert_eq!(bench.batch() * bench.clients, bench.inflight, "{}", bench.name);
+            assert_eq!(bench.clients % bench.programs, 0, "{}", bench.name);
             for target in bench.targets {
                 let against: &[MakeSide] = match target {
                     Rate(sides, _) => sides,

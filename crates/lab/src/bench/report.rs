@@ -48,9 +48,9 @@ impl Report {
 
     /// Prints the medians, the ratios and the targets. Returns whether Ithaca was measured and meets every target that was.
     pub fn print(&self) -> bool {
-        let Bench { name, size, clients, inflight, .. } = self.bench;
+        let Bench { name, size, clients, inflight, programs, .. } = self.bench;
         println!(
-            "{name}: {size} B, {clients} connections, {inflight} in flight, flush {}",
+            "{name}: {size} B, {clients} connections of {programs} programs, {inflight} in flight, flush {}",
             self.flush_text()
         );
         println!("  side           ops/s      p50 us     p99 us   CPU us/op  (client + server)   flush us");
@@ -82,10 +82,10 @@ impl Report {
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut text = String::new();
         let command: Vec<String> = std::env::args().skip(1).collect();
-        let Bench { name, size, clients, inflight, .. } = self.bench;
+        let Bench { name, size, clients, inflight, programs, .. } = self.bench;
         let _ = writeln!(
             text,
-            "# {name}: {size} B entries, {clients} connections, {inflight} in flight over all"
+            "# {name}: {size} B entries, {clients} connections of {programs} programs, {inflight} in flight over all"
         );
         let _ = writeln!(text, "# command: cargo lab {}", command.join(" "));
         let _ = writeln!(

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::bare::{Client, DriveFile, ServerProcess, Work, random_reads, sequential_writes};
+use crate::bare::{Client, DriveFile, ServerProcess, Work, random_reads, run_all, sequential_writes};
 use crate::measure::Figure;
 
 use super::etcd::Etcd;
@@ -75,8 +75,10 @@ impl MakeSide {
         drive: &'a DriveFile,
     ) -> io::Result<Box<dyn Side + 'a>> {
         Ok(match self {
-            Self::Bare => Box::new(Bare { name: self.name(), bench, work: bench.bare_work(), client: None }),
-            Self::Echo => Box::new(Bare { name: self.name(), bench, work: Work::Echo, client: None }),
+            Self::Bare => {
+                Box::new(Bare { name: self.name(), bench, work: bench.bare_work(), clients: Vec::new() })
+            }
+            Self::Echo => Box::new(Bare { name: self.name(), bench, work: Work::Echo, clients: Vec::new() }),
             Self::Drive => Box::new(Drive { bench, drive, log: Ithaca::log_drive(folder) }),
             Self::Ithaca => Box::new(Ithaca::start(bench, folder)?),
             Self::NewIthaca => Box::new(Ithaca::start_new(bench, folder)?),
@@ -91,7 +93,8 @@ struct Bare {
     name: &'static str,
     bench: &'static Bench,
     work: Work,
-    client: Option<Client>,
+    /// One for each program of the system's.
+    clients: Vec<Client>,
 }
 
 impl Side for Bare {
@@ -100,12 +103,12 @@ impl Side for Bare {
     }
 
     fn slice(&mut self, server: &mut ServerProcess, span: Duration) -> io::Result<Figure> {
-        let client = match &mut self.client {
-            Some(client) => client,
-            None => self.client.insert(server.client(self.work, self.bench.clients, self.bench.batch())?),
-        };
-        client.run(WARM_UP)?;
-        server.measure(client, span)
+        let Bench { clients, programs, .. } = *self.bench;
+        while self.clients.len() < programs {
+            self.clients.push(server.client(self.work, clients / programs, self.bench.batch())?);
+        }
+        run_all(&mut self.clients, WARM_UP)?;
+        server.measure(&mut self.clients, span)
     }
 }
 

@@ -60,7 +60,7 @@ pub fn run(arguments: &BenchArguments) -> io::Result<bool> {
         let mut ratios = Vec::new();
         for round in 0..arguments.rounds {
             let rate = ithaca_env::real::run(async |env| read(&env, &options, case, span).await)?;
-            let bare_rate = server.measure(&mut bare, span)?.ops_per_s;
+            let bare_rate = server.measure(std::slice::from_mut(&mut bare), span)?.ops_per_s;
             let mb = |rate: f64| rate * case.entry_bytes as f64 / 1e6;
             let ratio = rate / bare_rate;
             let Case { entry_bytes, streams } = case;
