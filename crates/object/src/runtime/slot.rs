@@ -70,8 +70,7 @@ pub(super) struct Slot<O: Object> {
     is_kept: Cell<bool>,
     /// Whether it was looked for a checkpoint to begin with.
     is_begun: Cell<bool>,
-    /// From where on it is not known whether something that is trimmed was of the stream.
-    gap: Cell<Option<LogPos>>,
+    gap: Cell<Option<Gap>>,
     /// Of a catalog: what was found in its stream to begin at.
     pub(super) found: RefCell<Option<View<O>>>,
     /// The checkpoint, or the state at which one was considered, after which the next one is due; and whether one is being made.
@@ -100,6 +99,15 @@ pub(super) struct Slot<O: Object> {
     replayed: Notify,
     /// The error of a log that did not answer, which the last one failed with of those that did, and the rings of the bell by then.
     not_replayed: RefCell<Option<(u64, ObjectError)>>,
+}
+
+/// Of what was read it is not known yet whether something that is trimmed was of the stream. The view stays below.
+#[derive(Clone, Copy)]
+struct Gap {
+    /// It reflects every position below.
+    known: LogPos,
+    /// The stream was read so far.
+    read: LogPos,
 }
 
 impl<O: Object> Slot<O> {
@@ -254,10 +262,11 @@ impl<O: Object> Slot<O> {
                 self.begin(LogPos(target.0 - 1), Some(target)).await?;
                 continue;
             }
-            let mut gap = self.gap.get();
+            let gap = self.gap.get().filter(|gap| gap.known == upto && gap.read < target);
+            let (from, mut known) = (gap.map_or(upto, |gap| gap.read), gap.map(|gap| gap.known));
             // A doubt that there is already is settled in the end.
             let limit = doubt.map_or(LogPos(u64::MAX), |_| LogPos(0));
-            let part = match self.piece(upto, target, limit, &mut gap).await {
+            let part = match self.piece(from, target, limit, &mut known).await {
                 // The newest checkpoint may reflect what is gone, and the record that is wanted too.
                 Err(ObjectError::Trimmed { .. }) if !Self::is_alone() && !is_newest_taken => {
                     is_newest_taken = true;
@@ -272,7 +281,6 @@ impl<O: Object> Slot<O> {
                 }
                 part => part?,
             };
-            self.gap.set(gap);
             let Some(part) = part else {
                 self.begin(LogPos(u64::MAX), None).await?;
                 continue;
@@ -282,13 +290,13 @@ impl<O: Object> Slot<O> {
             {
                 continue;
             }
-            if part.upto > upto && part.upto < target {
+            if part.upto > from && part.upto < target {
                 // Others find the next piece while this one is applied.
                 self.backing.read_ahead(part.upto..target);
                 self.runtime.env.yield_and_send().await;
             }
             // The view was made anew meanwhile, and lacks what comes before.
-            if self.upto() < upto {
+            if self.upto() < upto || !self.is_begun.get() {
                 continue;
             }
             if let Some(last) = part.entries.last() {
@@ -297,10 +305,14 @@ impl<O: Object> Slot<O> {
             for entry in &part.entries {
                 self.take(entry.pos, &entry.data);
             }
-            self.view.borrow_mut().advance(part.upto);
+            self.gap.set(known.map(|known| Gap { known, read: part.upto }));
+            self.view.borrow_mut().advance(known.unwrap_or(part.upto));
             self.take_ahead();
-            self.consider();
-            if part.upto > upto {
+            // One that is in doubt may turn out to lack something.
+            if doubt.is_none() {
+                self.consider();
+            }
+            if part.upto > from {
                 asked = 0;
             } else {
                 target = target.min(self.runtime.tail_again(self.stream, &mut asked).await?.end());

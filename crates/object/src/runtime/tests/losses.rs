@@ -81,6 +81,33 @@ fn the_only_call_of_an_object_is_missed_though_its_stream_may_have_had_every_pos
 }
 
 #[test]
+fn a_view_stays_below_what_it_cannot_tell_of_until_it_is_told() {
+    // A node that does not remember what is of which stream looks through so many positions for one answer; the entry that tells what is gone
+    // lies above them.
+    run(async |mut world| {
+        put(&world, 0).await;
+        let lost = put(&world, 1).await;
+        let client = world.program().await.inner.client.clone();
+        for _ in 0..17 {
+            let others = (0..8192).map(|_| client.append("of no object".into())).collect();
+            let appended = gather(others, Result::is_err).await;
+            assert!(appended.iter().flatten().all(Result::is_ok));
+        }
+        put(&world, 2).await;
+        world = world.restart().await;
+        let map = numbers(&world).await;
+        let client = world.program().await.inner.client.clone();
+        client.stream_tails(&[StreamId::of_name("m")]).await.expect("told");
+        client.trim(lost).await.expect("trimmed");
+        assert_eq!(map.len().await, Err(trimmed(lost)));
+        assert_eq!(map.at(LogPos(lost.0 + 1)).len().await, Err(trimmed(lost)));
+        // It is in the log, and nobody can say what it gave.
+        let put = map.put(3, 3).await;
+        assert!(matches!(put, Err(ObjectError::NoResult { cause, .. }) if *cause == trimmed(lost)));
+    });
+}
+
+#[test]
 fn what_is_left_of_an_object_is_one_from_its_checkpoint_on() {
     run(async |world| {
         put(&world, 0).await;
