@@ -388,6 +388,11 @@ impl Transaction {
         )
     }
 
+    /// Whether anything must not have been written since the snapshot.
+    pub(crate) fn has_checks(&self) -> bool {
+        !self.checked().is_empty()
+    }
+
     /// What must not have been written since the snapshot.
     fn checked(&self) -> Cow<'_, [Named]> {
         let is_off = |bug| self.planted.is(bug);

@@ -137,7 +137,10 @@ impl Runtime {
             let value = body(&tx).await?;
             match tx.commit_unnamed().await {
                 Ok(committed) => return Ok((value, committed)),
-                Err(ObjectError::Aborted(aborted)) if runs_left > 0 => {
+                // What was in the way of a given snapshot always will be.
+                Err(ObjectError::Aborted(aborted))
+                    if runs_left > 0 && !matches!(options.begin, Begin::At(_)) =>
+                {
                     // Those who were told together with it go on first, and the views then have what they wrote. If that was in the way it runs
                     // again with them: later it would be a batch by itself, and so would whatever follows it.
                     if options.begin == Begin::Local && runs_left == options.retries {
@@ -185,6 +188,10 @@ impl Tx {
 
     /// The same; if it aborts it is not said for which other transaction, which is read from the log.
     async fn commit_unnamed(&self) -> Result<Committed, ObjectError> {
+        // What was sent to objects that nobody has read here gave none.
+        if self.is_unset() && self.change(|tx| Ok(tx.has_checks()))? {
+            self.settle_snapshot().await?;
+        }
         let snapshot = self.snapshot();
         let State::Running { mut tx, .. } = self.inner.state.replace(State::Ended) else {
             return Err(ObjectError::Ended);
@@ -320,7 +327,8 @@ impl Tx {
         call: Call,
         keys: Keys,
     ) -> Result<(), ObjectError> {
-        self.touch(slot, |tx| Ok(tx.add(call, keys).map(|_| ())?))?;
+        let gives_snapshot = !slot.is_fresh();
+        self.touch_by(slot, gives_snapshot, |tx| Ok(tx.add(call, keys).map(|_| ())?))?;
         if O::IS_TRIED {
             self.inner.untried.borrow_mut().insert(slot.stream);
         }
@@ -364,10 +372,20 @@ impl Tx {
         slot: &Rc<Slot<O>>,
         change: impl FnOnce(&mut Transaction) -> Result<T, ObjectError>,
     ) -> Result<T, ObjectError> {
+        self.touch_by(slot, true, change)
+    }
+
+    /// The same of one whose view may be none that gives a snapshot.
+    fn touch_by<O: Object, T>(
+        &self,
+        slot: &Rc<Slot<O>>,
+        gives_snapshot: bool,
+        change: impl FnOnce(&mut Transaction) -> Result<T, ObjectError>,
+    ) -> Result<T, ObjectError> {
         let mut state = self.inner.state.borrow_mut();
         let State::Running { tx, is_unset } = &mut *state else { return Err(ObjectError::Ended) };
         runs(tx)?;
-        if std::mem::take(is_unset) {
+        if gives_snapshot && std::mem::take(is_unset) {
             tx.move_to(slot.upto());
         }
         let value = change(tx)?;

@@ -396,6 +396,55 @@ fn a_transaction_that_is_run_again_begins_in_memory_where_that_reflects_what_was
 }
 
 #[test]
+fn a_transaction_that_sends_first_has_the_snapshot_of_what_it_reads_first() {
+    run(async |world| {
+        let elsewhere = Accounts::open(&world.program().await, "config").expect("opened");
+        elsewhere.put("a".into(), 7).await.expect("put");
+        let elsewhere = Accounts::open(&world.program().await, "sums").expect("opened");
+        for isolation in [Isolation::Strict, Isolation::Snapshot] {
+            elsewhere.put("sum".into(), 1).await.expect("put");
+            // Nobody has read anything here.
+            let program = world.program().await;
+            let local = TxOptions { begin: Begin::Local, isolation, ..TxOptions::default() };
+            let [sums, config] =
+                ["sums", "config"].map(|name| Accounts::open(&program, name).expect("opened"));
+            let tx = program.begin(&local).await.expect("begun");
+            sums.within(&tx).fast_put(format!("sent by {isolation:?}"), 2).await.expect("sent");
+            assert_eq!(config.within(&tx).get(&"a".into()).await, Ok(Some(7)), "{isolation:?}");
+            tx.commit().await.expect("nobody was in the way");
+            // Nor does one that reads nothing at all rest on the state before the first call.
+            let program = world.program().await;
+            let tx = program.begin(&local).await.expect("begun");
+            let sums = Accounts::open(&program, "sums").expect("opened");
+            sums.within(&tx).fast_put("sum".into(), 2).await.expect("sent");
+            tx.commit().await.expect("nobody was in the way");
+        }
+        assert_eq!(elsewhere.get(&"sum".into()).await, Ok(Some(2)));
+    });
+}
+
+#[test]
+fn what_is_in_the_way_of_a_given_snapshot_is_said_at_once() {
+    run(async |world| {
+        let program = world.program().await;
+        let accounts = Accounts::open(&program, "accounts").expect("opened");
+        let before =
+            accounts.handle().call_placed(Put { key: "a".to_owned(), value: 1 }).await.expect("put").1;
+        accounts.put("a".into(), 2).await.expect("put");
+        let given =
+            TxOptions { begin: Begin::At(LogPos(before.expect("placed").0 + 1)), ..TxOptions::default() };
+        let runs = Cell::new(0);
+        let body = async |tx: &Tx| -> Result<(), ObjectError> {
+            runs.set(runs.get() + 1);
+            let seen = accounts.within(tx).get(&"a".into()).await?.unwrap_or(0);
+            accounts.within(tx).fast_put("a".into(), seen + 1).await.map(|_| ())
+        };
+        assert!(matches!(program.transact(&given, body).await, Err(ObjectError::Aborted(_))));
+        assert_eq!(runs.get(), 1, "it would be the same each time");
+    });
+}
+
+#[test]
 fn a_transaction_that_only_reads_sees_one_moment_of_all_objects() {
     run(async |world| {
         let (one, two) = (world.program().await, world.program().await);
