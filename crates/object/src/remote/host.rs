@@ -63,6 +63,8 @@ struct Inner {
     is_connecting: Cell<bool>,
     /// Rings when an attempt to reach the log has ended.
     connected: Notify,
+    /// The error of the last attempt that failed, and the rings of the bell before it.
+    not_connected: RefCell<Option<(u64, ClientError)>>,
     kept: RefCell<BTreeMap<StreamId, Kept>>,
     /// Bytes of all that is kept.
     bytes: Cell<u64>,
@@ -87,6 +89,7 @@ impl Host {
             runtime: RefCell::default(),
             is_connecting: Cell::default(),
             connected: Notify::default(),
+            not_connected: RefCell::default(),
             kept: RefCell::default(),
             bytes: Cell::default(),
             asked: Cell::default(),
@@ -131,12 +134,13 @@ impl Inner {
             let why = "calls without a position, or nothing that is asked".to_owned();
             return Err(Refused::Malformed { why });
         }
-        let view = self.view(stream, &question.object).await?;
+        let span = self.options.client.timeout;
+        let (until, late) =
+            (self.env.now() + span, |_| Refused::Unavailable { why: format!("not within {span:?}") });
+        let view = self.env.timeout_at(until, self.view(stream, &question.object)).await.map_err(late)??;
         // What was read stays read, so whoever asks again finds it further on. A position that the log never reaches is not waited for.
-        let (span, answering) = (self.options.client.timeout, Rc::clone(&view).answer(stream, question));
-        let answered = self.env.timeout_at(self.env.now() + span, answering).await;
+        let answered = self.env.timeout_at(until, Rc::clone(&view).answer(stream, question)).await;
         self.make_room(stream);
-        let late = |_| Refused::Unavailable { why: format!("not within {span:?}") };
         let (upto, value) = answered.map_err(late)?.map_err(Refused::of)?;
         let (bytes, limit) = (value.len() as u64, (VIEW_ANSWER_MAX_BYTES - limits::ANSWER_HEAD_BYTES) as u64);
         if bytes > limit {
@@ -169,7 +173,7 @@ impl Inner {
 
     /// The objects, as soon as the log is reached. One attempt serves all who wait for it.
     async fn runtime(self: &Rc<Self>) -> Result<Runtime, ClientError> {
-        loop {
+        let ticket = loop {
             let known = self.runtime.borrow().clone();
             match known.filter(|runtime| !runtime.client().is_after_loss()) {
                 Some(runtime) => return Ok(runtime),
@@ -178,12 +182,20 @@ impl Inner {
             }
             let ticket = self.connected.ticket();
             if !self.is_connecting.replace(true) {
-                break;
+                break ticket;
             }
             self.connected.after(ticket).await;
-        }
+            // Each in turn would wait as long as the one before.
+            let failed = self.not_connected.borrow().clone();
+            if let Some((_, error)) = failed.filter(|(rings, _)| *rings == ticket) {
+                return Err(error);
+            }
+        };
         let _attempt = Attempt(self);
-        let client = Client::connect(&self.env, self.options.client.clone()).await?;
+        let connected = Client::connect(&self.env, self.options.client.clone()).await;
+        let client = connected.inspect_err(|error| {
+            self.not_connected.replace(Some((ticket, error.clone())));
+        })?;
         let runtime = Runtime::new(&self.env, client, self.options.objects.clone());
         self.runtime.replace(Some(runtime.clone()));
         Ok(runtime)

@@ -14,7 +14,7 @@ use super::slot::{Later, Slot};
 use super::{Handle, Runtime};
 use crate::checkpoint::catalog::{Begin, Clean, Forget, HoldFrom, Keep, LetGo, Store};
 use crate::checkpoint::chunk::{Chunk, Directory, Of, Unusable};
-use crate::checkpoint::{Begun, Catalog, Forgot, Hold, Last, Policy, Stored, chunks_of};
+use crate::checkpoint::{Begun, Catalog, Forgot, Hold, HoldRefused, Last, Policy, Stored, chunks_of};
 use crate::error::ObjectError;
 use crate::limits;
 use crate::object::{Object, dropped};
@@ -411,7 +411,13 @@ impl Backing {
     fn hold(&self, name: &str, hold: Hold) -> Later<'_, Result<(), ObjectError>> {
         let name = name.to_owned();
         Box::pin(async move {
-            let held = self.kept()?.call(HoldFrom { name, hold }).await?;
+            let kept = self.kept()?;
+            let mut held = kept.call(HoldFrom { name: name.clone(), hold }).await?;
+            if held == Err(HoldRefused::TooMany) {
+                // Leases that have ended are there until somebody forgets something.
+                self.forget(LogPos(0)).await?;
+                held = kept.call(HoldFrom { name, hold }).await?;
+            }
             held.map_err(|refused| ObjectError::Hold { object: self.name.clone(), refused })
         })
     }

@@ -27,15 +27,16 @@ use super::remote::asked;
 use super::slot::AnySlot;
 use super::tails::Tail;
 use super::{Handle, Runtime, RuntimeOptions, Tx, TxOptions};
-use crate::checkpoint::Catalog;
+use crate::checkpoint::{Catalog, HoldRefused};
 use crate::collections::{Blob, Get, Map, MapState, Placed, Put};
 use crate::composed::HashedMap;
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
+use crate::limits::HOLDS_MAX_COUNT;
 use crate::machine::{Machine, Replica};
 use crate::object::{CallError, Method, Mutator, Object, call_of};
 use crate::record::{Record, TxId};
-use crate::remote::{Host, HostOptions};
+use crate::remote::{Answer, Host, HostOptions, Question, Refused};
 
 /// A cluster that can be started again, and a program.
 struct World {
@@ -439,5 +440,40 @@ fn whoever_waits_for_an_old_state_is_not_told_what_is_wrong_with_another_one() {
         let reads: Vec<_> = world.ended(gather(reads, |_| false)).await.into_iter().flatten().collect();
         let damaged = || Err(ClientError::Damaged { pos: lost }.into());
         assert_eq!(reads, [damaged(), Ok(5), damaged(), Ok(10)]);
+    });
+}
+
+#[test]
+fn who_asks_a_node_that_does_not_reach_the_log_is_told_when_the_first_is() {
+    run(async |world| {
+        let nobody = ([127, 0, 0, 1], 9).into();
+        let client = ClientOptions { endpoints: vec![nobody], ..ClientOptions::default() };
+        let patience = client.timeout;
+        let host = Host::new(&world.env, HostOptions { client, ..HostOptions::default() });
+        let read = Some(asked::<Get<u64>>("get", &Get { key: 1 }).expect("it encodes"));
+        let question = Question { object: "map".to_owned(), least: 0, at: None, calls: Vec::new(), read };
+        let question = Bytes::from(rmp_serde::to_vec_named(&question).expect("it encodes"));
+        let asking = (0..20).map(|nth| host.ask(StreamId(nth), question.clone())).collect();
+        let told = world.env.timeout(patience + Duration::from_secs(1), gather(asking, |_| false)).await;
+        for answer in told.expect("all are told").into_iter().flatten() {
+            let answer: Answer = rmp_serde::from_slice(&answer).expect("it decodes");
+            assert!(matches!(answer, Answer::Refused(Refused::Unavailable { .. })), "{answer:?}");
+        }
+    });
+}
+
+#[test]
+fn leases_that_have_ended_take_nobodys_place() {
+    run(async |world| {
+        let map = Map::<u64, u64>::open(&world.program, "m").expect("opened");
+        map.put(1, 1).await.expect("put");
+        let lease = async |name: String, span| map.handle().lease(&name, LogPos(0), span).await;
+        for nth in 0..HOLDS_MAX_COUNT {
+            lease(format!("reader {nth}"), Duration::from_secs(1)).await.expect("held");
+        }
+        let full = Err(ObjectError::Hold { object: "m".to_owned(), refused: HoldRefused::TooMany });
+        assert_eq!(lease("one more".to_owned(), Duration::from_secs(1)).await, full);
+        world.env.sleep(Duration::from_secs(3600)).await;
+        lease("one more".to_owned(), Duration::from_secs(1)).await.expect("held");
     });
 }
