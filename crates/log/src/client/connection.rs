@@ -188,7 +188,10 @@ impl Connection {
     pub fn subscribe<M: Message>(&self, epoch: Epoch, request: &M) -> (RequestId, queue::Receiver<Frame>) {
         let (sender, receiver) = queue::bounded(PUSHES_MAX);
         let id = self.inner.next_id();
-        self.inner.waiting.borrow_mut().insert(id, Waiter::Pushes(sender));
+        // On a connection that has ended the sender is dropped at once.
+        if self.inner.ended.borrow().is_none() {
+            self.inner.waiting.borrow_mut().insert(id, Waiter::Pushes(sender));
+        }
         self.inner.writer.push(|out| wire::encode_message(out, Head::new(id, epoch), request));
         (id, receiver)
     }

@@ -75,9 +75,9 @@ pub enum PutIf<K> {
 /// What was copied to the end of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// Values.
+    /// Values that now stand there.
     pub values: usize,
-    /// Bytes of them.
+    /// Bytes of all that was copied. Some of it was in vain, where somebody has changed a key meanwhile.
     pub bytes: u64,
 }
 
