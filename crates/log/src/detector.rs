@@ -209,7 +209,7 @@ impl Detector {
     }
 
     /// A newer layout has come: whether the node itself is in use there; and how long its own writes took before.
-    pub fn is_used(&mut self, now: Time, is_used: bool, write_us: u32) {
+    pub fn note_used(&mut self, now: Time, is_used: bool, write_us: u32) {
         if is_used {
             self.own.used.get_or_insert(now);
         } else if let Some(since) = self.own.used.take() {
@@ -501,15 +501,15 @@ mod tests {
         beat(&mut detector, 0, &[(2, &[]), (3, &[])]);
         let mut now_ms = 0;
         for wait_ms in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000] {
-            detector.is_used(at(now_ms), true, 0);
-            detector.is_used(at(now_ms + 500), false, 0);
+            detector.note_used(at(now_ms), true, 0);
+            detector.note_used(at(now_ms + 500), false, 0);
             now_ms += 500 + wait_ms;
             assert!(!detector.may_return(at(now_ms - 1), false), "{wait_ms}");
             assert!(detector.may_return(at(now_ms), false), "{wait_ms}");
             assert!(detector.may_return(at(now_ms - wait_ms + 1_000), true), "it is needed");
         }
-        detector.is_used(at(now_ms), true, 0);
-        detector.is_used(at(now_ms + 60_000), false, 0);
+        detector.note_used(at(now_ms), true, 0);
+        detector.note_used(at(now_ms + 60_000), false, 0);
         assert!(detector.may_return(at(now_ms + 61_000), false), "it was in use for a minute");
     }
 
@@ -562,9 +562,9 @@ mod tests {
         for (looks, is_slow) in [(always, true), (stood, false), (has_looked_since, false)] {
             let (mut detector, _) = watching(1, 3);
             answered(&mut detector, 0);
-            detector.is_used(at(0), true, 0);
+            detector.note_used(at(0), true, 0);
             looks.iter().for_each(|ms| answered(&mut detector, *ms));
-            detector.is_used(at(2_600), false, 2_500_000);
+            detector.note_used(at(2_600), false, 2_500_000);
             (2_600..=3_700).step_by(100).for_each(|ms| answered(&mut detector, ms));
             assert_eq!(detector.may_return(at(3_700), false), !is_slow, "{looks:?}");
         }
@@ -577,9 +577,9 @@ mod tests {
             detector.answered(at(0), Account { write_us: 1_000, ..account(node, &[]) });
         }
         detector.tick(at(0));
-        detector.is_used(at(0), true, 0);
+        detector.note_used(at(0), true, 0);
         detector.tick(at(300));
-        detector.is_used(at(500), false, 100_000);
+        detector.note_used(at(500), false, 100_000);
         assert!(!detector.may_return(at(10_499), false));
         assert!(detector.may_return(at(10_500), false));
     }

@@ -210,7 +210,10 @@ pub enum ObjectError {
     #[error("the transaction has ended")]
     Ended,
     /// Too many calls wait to be sent. The call did not happen.
-    #[error("{} calls of `{object}` wait to be sent: no more are taken", limits::SUBMITTED_MAX_COUNT)]
+    #[error(
+        "too many calls of `{object}` wait to be sent ({} of them, or {} MiB): this one is not taken",
+        limits::SUBMITTED_MAX_COUNT, limits::SUBMITTED_MAX_BYTES >> 20
+    )]
     Crowded {
         /// The object's name.
         object: String,
@@ -250,10 +253,12 @@ impl ObjectError {
             | Self::NoCheckpoints { .. }
             | Self::OnlyLocal { .. }
             | Self::OtherEntries { .. }
-            | Self::Hold { .. } => ErrorClass::Usage,
-            Self::Call(_) | Self::OtherType { .. } | Self::ReadOnly { .. } | Self::Full(_) | Self::Ended => {
-                ErrorClass::Usage
-            }
+            | Self::Hold { .. }
+            | Self::Call(_)
+            | Self::OtherType { .. }
+            | Self::ReadOnly { .. }
+            | Self::Full(_)
+            | Self::Ended => ErrorClass::Usage,
         }
     }
 }

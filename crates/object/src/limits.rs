@@ -59,6 +59,9 @@ pub const BATCHES_AT_ONCE: usize = 4;
 /// Calls of one object that wait for a record.
 pub const SUBMITTED_MAX_COUNT: usize = 65_536;
 
+/// Bytes of them.
+pub const SUBMITTED_MAX_BYTES: usize = 64 << 20;
+
 /// Bytes by which the arguments of a store's put are shorter than the longest entry: for the record around them, and so that each of
 /// its values fits into a record as a copy.
 pub const PUT_ROOM_BYTES: usize = 4096;

@@ -203,7 +203,8 @@ impl<O: Object> View<O> {
     }
 
     /// The lowest snapshot that can be read.
-    pub fn floor(&self) -> LogPos {
+    #[cfg(test)]
+    pub(crate) fn floor(&self) -> LogPos {
         self.floor
     }
 

@@ -469,7 +469,8 @@ mod tests {
         ];
         for firsts in spread {
             // Every third has two records.
-            let count = |first: u64| 1 + usize::from(first % 3 == 0 && !firsts.contains(&(first + 1)));
+            let count =
+                |first: u64| 1 + usize::from(first.is_multiple_of(3) && !firsts.contains(&(first + 1)));
             let of = |first: u64| run(first, 1, RunKind::Data, &vec![b"x".as_slice(); count(first)]);
             let runs: Vec<Run> = firsts.iter().map(|&first| of(first)).collect();
             let pages = pages(&runs);

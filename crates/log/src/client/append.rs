@@ -203,7 +203,7 @@ fn start_batch(inner: &Rc<Inner>) -> bool {
         _ => None,
     };
     if asked.is_none() {
-        batch.is_late();
+        batch.note_late();
     }
     let env = inner.env.clone();
     env.spawn(batch.run(asked));
@@ -264,7 +264,7 @@ impl Drop for Batch {
     fn drop(&mut self) {
         let appender = &self.inner.appender;
         appender.batches.set(appender.batches.get() - 1);
-        self.is_placed();
+        self.note_placed();
         appender.changed.ring();
     }
 }
@@ -341,7 +341,7 @@ impl Batch {
             match placed {
                 Ok((view, grant)) => return self.write_granted(&view, grant).await,
                 Err(error) if self.inner.worth_retrying(&error, deadline) => {
-                    self.is_late();
+                    self.note_late();
                     self.inner.forget_view(&used.take());
                     self.inner.env.sleep(self.inner.wait_after(Some(&error), RETRY_WAIT)).await;
                     granted = self.ask_in_turn().await;
@@ -374,7 +374,7 @@ impl Batch {
     }
 
     /// The first request for positions failed, or could not be sent.
-    pub(super) fn is_late(&self) {
+    pub(super) fn note_late(&self) {
         if !self.is_late.replace(true) {
             let waiting = &self.inner.appender.waiting;
             waiting.set(waiting.get() + 1);
@@ -382,7 +382,7 @@ impl Batch {
     }
 
     /// The batch has its positions, or will never have any: the next may ask.
-    pub(super) fn is_placed(&self) {
+    pub(super) fn note_placed(&self) {
         let appender = &self.inner.appender;
         appender.placed.borrow_mut().insert(self.number.0..self.number.0 + 1);
         if self.is_late.replace(false) {

@@ -172,7 +172,7 @@ impl Sending {
     /// refused, so they are no batch that could be written again.
     async fn resolve_each(self, granted: Vec<(Queued, Placed)>) {
         let (inner, epoch) = (self.batch.inner.clone(), self.view.layout.epoch);
-        self.batch.is_placed();
+        self.batch.note_placed();
         let (mut again, mut places, mut doubtful) = (Vec::new(), BTreeMap::new(), Vec::new());
         for (queued, Placed { pos, places: own }) in granted {
             doubtful.push((pos, queued));
@@ -193,7 +193,7 @@ impl Sending {
 
     /// What to do after `error`: an error only if nothing more can be done.
     async fn after_error(&mut self, error: CallError) -> Result<Next, ClientError> {
-        self.batch.is_late();
+        self.batch.note_late();
         let inner = self.batch.inner.clone();
         if let CallError::Refused(Refusal::Forgotten { from }) = error {
             inner.note_granted(self.view.layout.epoch, from);
@@ -307,7 +307,7 @@ impl Sending {
         }
         inner.appender.put_back(again);
         // Later batches need not wait for what is read of these.
-        self.batch.is_placed();
+        self.batch.note_placed();
         inner.appender.changed().ring();
         inner.tell_found(found, deadline).await;
         Ok(Next::Done)

@@ -94,7 +94,7 @@ impl Batch {
         groups: Vec<StreamGroup>,
         earlier: Earlier,
     ) {
-        self.is_placed();
+        self.note_placed();
         if self.inner.appender.is_busy() {
             self.inner.appender.changed().ring();
         }

@@ -30,9 +30,9 @@ use crate::limits;
 /// When a program makes a checkpoint of an object that it has in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// After so many calls since the last one was begun; 0 for never.
+    /// After so many calls since the last one was begun; 0 for never, whatever the others say.
     pub calls: u64,
-    /// Or after so many bytes of calls.
+    /// Or after so many bytes of calls; with 0 after each call.
     pub bytes: u64,
     /// Or after so many calls of an object whose records lie far apart in the log, so that each is a read of the drive for whoever opens it;
     /// 0 for no sooner than of others. See [`Policy::is_due`].

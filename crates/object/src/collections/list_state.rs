@@ -93,10 +93,11 @@ impl<T: Value> Object for ListState<T> {
                     *undo = Change::In { at, item };
                 }
             }
-            Change::In { at, item } => {
-                let at = *at;
-                self.items.insert(at, item.clone());
-                *undo = Change::Out { at };
+            Change::In { at, .. } => {
+                let out = Change::Out { at: *at };
+                if let Change::In { at, item } = std::mem::replace(undo, out) {
+                    self.items.insert(at, item);
+                }
             }
             Change::Swap { at, item } => {
                 if let Some(there) = self.items.get_mut(*at) {

@@ -61,7 +61,7 @@ impl<K, V> Default for MapState<K, V> {
 }
 
 /// What a key had before.
-pub struct Slot<K, V> {
+pub struct Before<K, V> {
     key: K,
     value: Option<Placed<V>>,
 }
@@ -129,10 +129,10 @@ impl<K: Name, V: Value> MapState<K, V> {
         &mut self,
         key: K,
         value: Option<Placed<V>>,
-        undo: &'u mut Vec<Slot<K, V>>,
+        undo: &'u mut Vec<Before<K, V>>,
     ) -> Option<&'u V> {
         let value = self.set(&key, value);
-        undo.push(Slot { key, value });
+        undo.push(Before { key, value });
         undo.last().and_then(|slot| slot.value.as_ref()).map(|before| &before.value)
     }
 }
@@ -159,10 +159,10 @@ impl<K: Name, V: Value> Object for MapState<K, V> {
         Access::of::<Len>(),
         Access::of::<All>(),
     ];
-    type Undo = Slot<K, V>;
+    type Undo = Before<K, V>;
     const IS_TRIED: bool = false;
 
-    fn exchange(&mut self, undo: &mut Slot<K, V>) {
+    fn exchange(&mut self, undo: &mut Before<K, V>) {
         let value = undo.value.take();
         undo.value = self.set(&undo.key, value);
     }
@@ -190,11 +190,11 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Put<K, V> {
         Keys::updates(Key::of(&self.key))
     }
 
-    fn apply(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
+    fn apply(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Before<K, V>>) -> Option<V> {
         map.change(self.key, Some(Placed::new(self.value, pos)), undo).cloned()
     }
 
-    fn apply_unasked(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Slot<K, V>>) {
+    fn apply_unasked(self, map: &mut MapState<K, V>, pos: LogPos, undo: &mut Vec<Before<K, V>>) {
         // A look at the value that goes would be one more place in memory.
         map.change(self.key, Some(Placed::new(self.value, pos)), undo);
     }
@@ -216,11 +216,11 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Remove<K> {
         Keys::updates(Key::of(&self.key))
     }
 
-    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) -> Option<V> {
+    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Before<K, V>>) -> Option<V> {
         map.change(self.key, None, undo).cloned()
     }
 
-    fn apply_unasked(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) {
+    fn apply_unasked(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Before<K, V>>) {
         map.change(self.key, None, undo);
     }
 }
@@ -249,7 +249,7 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for SetIf<K, V> {
         self,
         map: &mut MapState<K, V>,
         pos: LogPos,
-        undo: &mut Vec<Slot<K, V>>,
+        undo: &mut Vec<Before<K, V>>,
     ) -> Result<(), Option<Placed<V>>> {
         let found = map.entries.get(&self.key);
         if found.map(|placed| placed.pos) != self.version {
@@ -274,7 +274,7 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for Clear {
         Keys::writes(Key::all())
     }
 
-    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) {
+    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Before<K, V>>) {
         let keys: Vec<K> = map.entries.keys().cloned().collect();
         for key in keys {
             map.change(key, None, undo);
@@ -298,7 +298,7 @@ mod tests {
         let mut restored: MapState<u64, u64> = rmp_serde::from_slice(&bytes).expect("it decodes");
         for map in [&mut map, &mut restored] {
             (0..5).for_each(|key| put(map, key, 7, 20 + key));
-            Remove { key: 8 }.apply(map, LogPos(30), &mut Vec::<Slot<u64, u64>>::new());
+            Remove { key: 8 }.apply(map, LogPos(30), &mut Vec::<Before<u64, u64>>::new());
         }
         let mut fresh = MapState::default();
         (0..8).for_each(|key| put(&mut fresh, key, if key < 5 { 7 } else { 10 * key }, 40));

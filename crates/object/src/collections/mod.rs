@@ -40,7 +40,7 @@ pub(crate) use entries::within;
 pub use list::{List, Queue, Stack};
 pub use list_state::{Append, Change, Insert, ListState, PopBack, PopFront, RemoveAt, SetAt};
 pub use map::{Map, Replaced};
-pub use map_state::{Clear, MapState, Placed, Put, Remove, Slot};
+pub use map_state::{Before, Clear, MapState, Placed, Put, Remove};
 pub use multi_map::{AddValue, MultiMap, MultiMapState, RemoveKey, RemoveValue};
 pub use register::{Register, RegisterState, Write};
 pub use set::Set;

@@ -4,7 +4,7 @@ use ithaca_log::pos::LogPos;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Shape;
-use crate::collections::{MapState, Name, Slot, Value};
+use crate::collections::{Before, MapState, Name, Value};
 use crate::key::{Key, Keys};
 use crate::object::Mutator;
 
@@ -32,7 +32,7 @@ impl<K: Name, V: Value> Mutator<MapState<K, V>> for MoveOut {
         Keys::whole()
     }
 
-    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Slot<K, V>>) {
+    fn apply(self, map: &mut MapState<K, V>, _: LogPos, undo: &mut Vec<Before<K, V>>) {
         let shape = Shape { seed: self.seed, buckets: self.buckets.max(1), ..Shape::default() };
         let goes = |key: &&K| shape.bucket_of(&Key::of(*key)) != self.bucket;
         let keys: Vec<K> = map.entries().keys().filter(goes).cloned().collect();

@@ -38,6 +38,8 @@ pub(super) struct Batches {
 #[derive(Default)]
 struct Gathered {
     waiting: VecDeque<Waiting>,
+    /// Bytes of it.
+    bytes: usize,
     /// Tasks that make records of it.
     lanes: usize,
     /// One of them takes what waits as soon as those who are ready have run.
@@ -69,7 +71,9 @@ impl Gathered {
         };
         let count = self.waiting.iter().take(limits::BATCH_MAX_COUNT).take_while(fits).count();
         let count = count.max(1).min(self.waiting.len());
-        self.waiting.drain(..count).collect()
+        let taken: Vec<Waiting> = self.waiting.drain(..count).collect();
+        self.bytes -= taken.iter().map(Waiting::bytes).sum::<usize>();
+        taken
     }
 }
 
@@ -107,9 +111,11 @@ impl<O: Object> Slot<O> {
     fn gather(self: &Rc<Self>, waiting: Waiting) -> Result<(), ObjectError> {
         let mut all = self.runtime.batches.of.borrow_mut();
         let gathered = all.entry(self.stream).or_default();
-        if gathered.waiting.len() >= limits::SUBMITTED_MAX_COUNT {
+        let bytes = gathered.bytes + waiting.bytes();
+        if gathered.waiting.len() >= limits::SUBMITTED_MAX_COUNT || bytes > limits::SUBMITTED_MAX_BYTES {
             return Err(ObjectError::Crowded { object: self.name().to_owned() });
         }
+        gathered.bytes = bytes;
         gathered.waiting.push_back(waiting);
         if !gathered.is_about_to_take && gathered.lanes < limits::BATCHES_AT_ONCE {
             gathered.lanes += 1;

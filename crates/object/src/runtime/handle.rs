@@ -105,10 +105,7 @@ impl<O: Object> Handle<O> {
             Mode::At(snapshot) => return Box::pin(self.slot.look_at(*snapshot, &[], look)).await,
             Mode::In(tx) => return tx.look(&self.slot, keys, look).await,
         }
-        let view = self.slot.state()?;
-        let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
-        look(state, None);
-        Ok(())
+        self.slot.newest(|state, _| look(state, None))
     }
 
     /// A copy of the state, of the same moment as any other read of this handle. It is read by plain functions as often as one likes; what is

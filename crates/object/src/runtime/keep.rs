@@ -136,8 +136,7 @@ impl<O: Object> Handle<O> {
 
     /// Looks at the state as far as it is in memory; asks nobody.
     pub(crate) fn in_memory<T>(&self, look: impl FnOnce(&O) -> T) -> Result<T, ObjectError> {
-        let view = self.slot.state()?;
-        view.state().map(look).map_err(|fault| self.slot.stopped(fault))
+        self.slot.newest(|state, _| look(state))
     }
 }
 

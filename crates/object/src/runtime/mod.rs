@@ -9,8 +9,8 @@
 //!                        Tx ───► append: one entry in all streams, under a condition (append.rs) ──► log
 //! ```
 //!
-//! Small calls may share a record (batch.rs). Nothing is read that nobody asks for: a handle that only writes never reads its stream. It belongs to one environment, and every
-//! call ends by the log client's deadline.
+//! Small calls may share a record (batch.rs). Nothing is read that nobody asks for: a handle that only writes never reads its stream. A runtime belongs to one environment, and each
+//! question to the log ends by the log client's deadline.
 
 mod ahead;
 mod alone;

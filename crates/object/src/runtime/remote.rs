@@ -247,11 +247,10 @@ impl<O: Object> Handle<O> {
             self.slot.look_at(at, own, look).await?;
             return Ok(at);
         }
-        let view = self.slot.state()?;
-        let state = view.state().map_err(|fault| self.slot.stopped(fault))?;
-        let upto = if is_early { view.upto().max(least) } else { view.upto() };
-        look(state, None);
-        Ok(upto)
+        self.slot.newest(|state, upto| {
+            look(state, None);
+            if is_early { upto.max(least) } else { upto }
+        })
     }
 
     /// Records that the view reflects, and the bytes of their calls.

@@ -189,6 +189,13 @@ impl<O: Object> Slot<O> {
         }
     }
 
+    /// What there is to see of the newest state that was read, and below which position it reflects everything.
+    pub(super) fn newest<T>(&self, look: impl FnOnce(&O, LogPos) -> T) -> Result<T, ObjectError> {
+        let view = self.view.borrow();
+        let state = view.state().map_err(|fault| self.stopped(fault))?;
+        Ok(look(state, view.upto()))
+    }
+
     /// Brings the view up to date as of some moment of this call.
     pub(super) async fn sync(&self) -> Result<(), ObjectError> {
         let asked = self.runtime.env.now();
@@ -235,8 +242,8 @@ impl<O: Object> Slot<O> {
         if let Some(known) = self.unknown_in(tail.end) {
             self.check_known(known).await?;
         }
-        if let Some(last) = tail.last.filter(|last| self.upto() <= *last) {
-            Box::pin(self.read_to(LogPos(last.0 + 1))).await?;
+        if tail.bound.is_some_and(|bound| self.upto() <= bound) {
+            Box::pin(self.read_to(tail.end())).await?;
         }
         self.view.borrow_mut().advance(tail.tail.min(tail.decided));
         self.take_ahead();

@@ -22,13 +22,13 @@ const ATTEMPTS_MAX: u32 = 16;
 /// The wait between.
 const ATTEMPT_WAIT: Duration = Duration::from_millis(2);
 
-/// Where the log ends, and the last position of a stream below that.
+/// Where the log ends, and a stream below that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     /// The next position of the log.
     pub(super) tail: LogPos,
-    /// The highest that was granted for the stream; nothing of it lies between that and the tail.
-    pub(super) last: Option<LogPos>,
+    /// Nothing of the stream stands between this and the tail: [`StreamTail::bound`] of `end`, or what of that is asked for.
+    pub(super) bound: Option<LogPos>,
     /// Where the stream ends, as the sequencer knows.
     pub(super) end: StreamTail,
     /// What was known to be decided before the question was asked. An answer that comes late is of an epoch that may be over, and says
@@ -39,9 +39,9 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// The position after the last of the stream.
+    /// The position after all of the stream.
     pub(super) fn end(&self) -> LogPos {
-        LogPos(self.last.map_or(0, |last| last.0 + 1))
+        LogPos(self.bound.map_or(0, |bound| bound.0 + 1))
     }
 }
 
@@ -111,8 +111,8 @@ impl Inner {
         }
         for (stream, sender) in served {
             let end = stream.and_then(|stream| asked.get(&stream).copied()).unwrap_or_default();
-            let (last, told) = (end.bound(), tails.as_ref());
-            let tail = told.map(|tails| Tail { tail: tails.tail, last, end, decided, epoch: tails.epoch });
+            let (bound, told) = (end.bound(), tails.as_ref());
+            let tail = told.map(|tails| Tail { tail: tails.tail, bound, end, decided, epoch: tails.epoch });
             sender.send(tail.map_err(Clone::clone));
         }
     }

@@ -32,7 +32,7 @@ use crate::collections::{Blob, Get, Map, MapState, Placed, Put};
 use crate::composed::HashedMap;
 use crate::error::ObjectError;
 use crate::key::{Key, Keys};
-use crate::limits::HOLDS_MAX_COUNT;
+use crate::limits::{HOLDS_MAX_COUNT, SUBMITTED_MAX_BYTES};
 use crate::machine::{Machine, Replica};
 use crate::object::{CallError, Method, Mutator, Object, call_of};
 use crate::record::{Record, TxId};
@@ -144,7 +144,7 @@ fn whoever_asks_a_node_for_what_a_tail_says_that_has_gone_back_is_told_what_ther
         let (handle, inner) = (map.handle(), Rc::clone(&world.program.inner));
         let old = inner.tail_of(Some(handle.stream())).await.expect("it serves");
         inner.client.tokens(5).await.expect("granted");
-        let gone = Tail { tail: LogPos(old.tail.0 + 5), last: Some(LogPos(old.tail.0 + 4)), ..old };
+        let gone = Tail { tail: LogPos(old.tail.0 + 5), bound: Some(LogPos(old.tail.0 + 4)), ..old };
         let world = world.restart().await;
         world.host();
         let get = asked::<Get<u64>>("get", &Get { key: 1 }).expect("it encodes");
@@ -475,5 +475,26 @@ fn leases_that_have_ended_take_nobodys_place() {
         assert_eq!(lease("one more".to_owned(), Duration::from_secs(1)).await, full);
         world.env.sleep(Duration::from_secs(3600)).await;
         lease("one more".to_owned(), Duration::from_secs(1)).await.expect("held");
+    });
+}
+
+#[test]
+fn calls_that_wait_to_share_records_have_so_many_bytes_at_the_most() {
+    run(async |world| {
+        let map = Map::<u64, Blob>::open(&world.program, "m").expect("opened");
+        let (fit, bytes) = (SUBMITTED_MAX_BYTES as u64 / 500_000, vec![7; 500_000]);
+        let put = |key| {
+            let put = Put { key, value: Blob(bytes.clone().into()) };
+            let handle = map.handle();
+            async move { handle.submit(put).await.map(drop) }
+        };
+        let ended = gather((0..fit + 3).map(put).collect(), |_| false).await;
+        let crowded = Err(ObjectError::Crowded { object: "m".to_owned() });
+        let (taken, refused) = ended.split_at(fit as usize);
+        let failed: Vec<_> = taken.iter().filter(|put| **put != Some(Ok(()))).collect();
+        assert!(failed.is_empty(), "{failed:?}");
+        assert!(refused.iter().all(|put| put.as_ref() == Some(&crowded)));
+        assert_eq!(put(fit).await, Ok(()), "there is room again");
+        assert_eq!(map.len().await, Ok(fit as usize + 1));
     });
 }

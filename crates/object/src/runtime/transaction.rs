@@ -127,8 +127,8 @@ impl Runtime {
         body: impl AsyncFn(&Tx) -> Result<T, E>,
     ) -> Result<(T, Committed), E> {
         let mut options = options.clone();
-        let mut wait = BACK_OFF;
-        for runs_left in (0..=options.retries).rev() {
+        let (mut wait, mut runs_left) = (BACK_OFF, options.retries);
+        loop {
             let tx = match options.begin {
                 Begin::Newest => Box::pin(self.begin(&options)).await?,
                 Begin::Local => self.begin_at(&options, None),
@@ -143,7 +143,9 @@ impl Runtime {
                 {
                     // Those who were told together with it go on first, and the views then have what they wrote. If that was in the way it runs
                     // again with them: later it would be a batch by itself, and so would whatever follows it.
-                    if options.begin == Begin::Local && runs_left == options.retries {
+                    let is_first = runs_left == options.retries;
+                    runs_left -= 1;
+                    if options.begin == Begin::Local && is_first {
                         self.inner.env.yield_now().await;
                         if tx.reflects(aborted.pos) {
                             continue;
@@ -160,7 +162,6 @@ impl Runtime {
                 Err(error) => return Err(Box::pin(self.inner.named(error)).await.into()),
             }
         }
-        Err(ObjectError::Ended.into())
     }
 }
 

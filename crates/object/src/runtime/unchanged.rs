@@ -39,7 +39,7 @@ impl<O: Object> Handle<O> {
         if runtime.options.planted.is(PlantedBug::OtherStateAssumed) {
             return Ok(Some(output));
         }
-        let is_same = |tail: &Tail| tail.last.is_none_or(|last| last < since);
+        let is_same = |tail: &Tail| tail.bound.is_none_or(|bound| bound < since);
         let early = asking.join().await.unwrap_or(Err(ClientError::Closed))?;
         if !is_same(&early) {
             return Ok(None);

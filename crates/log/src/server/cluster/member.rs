@@ -323,7 +323,7 @@ impl Member {
         let is_used = layout.epoch > self.began_in && layout.in_use().any(|node| node == me);
         let mut detector = self.detector.borrow_mut();
         detector.watch(now, layout.nodes.iter().map(|node| node.id));
-        detector.is_used(now, is_used, self.node.write_us());
+        detector.note_used(now, is_used, self.node.write_us());
         drop(detector);
         self.meet(layout);
         self.node.leases.renew(layout);

@@ -45,8 +45,8 @@ impl<O: Object> Slot<O> {
                 return Err(ObjectError::NotYet { object, snapshot, tail });
             }
             // What lies above the snapshot is not needed for it.
-            let last = tail.last.map(|last| last.min(LogPos(snapshot.0.saturating_sub(1))));
-            self.reach(Tail { tail: snapshot, last, decided: snapshot, ..tail }).await?;
+            let bound = tail.bound.map(|bound| bound.min(LogPos(snapshot.0.saturating_sub(1))));
+            self.reach(Tail { tail: snapshot, bound, decided: snapshot, ..tail }).await?;
         }
         let covers = self.view.borrow().covers(snapshot);
         match covers {
