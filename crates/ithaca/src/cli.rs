@@ -577,6 +577,12 @@ pub enum EndpointError {
         /// What is wrong with it.
         why: String,
     },
+    /// It is where a node listens, and not where it is.
+    #[error("{endpoint}: others reach nobody at that address")]
+    Everywhere {
+        /// What was asked for.
+        endpoint: String,
+    },
     /// There is no node before it.
     #[error("expected ID=HOST:PORT, with an id of 1 or more")]
     NoNode,
@@ -655,7 +661,11 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, EndpointError> {
 fn parse_node(text: &str) -> Result<(NodeId, Endpoint), EndpointError> {
     let (id, at) = text.split_once('=').ok_or(EndpointError::NoNode)?;
     let id: std::num::NonZeroU64 = id.parse().map_err(|_| EndpointError::NoNode)?;
-    Ok((NodeId(id.get()), parse_endpoint(at)?))
+    let at = parse_endpoint(at)?;
+    match at.0.parse::<SocketAddr>() {
+        Ok(addr) if addr.ip().is_unspecified() => Err(EndpointError::Everywhere { endpoint: at.0 }),
+        _ => Ok((NodeId(id.get()), at)),
+    }
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {

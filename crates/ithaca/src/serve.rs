@@ -82,13 +82,20 @@ pub fn server(arguments: &ServeArgs, out: Output) -> Result<(), Failure> {
             Served::Node(node) if node.is_member() => {
                 format!("ithaca cluster status --endpoint {}", at.log())
             }
-            Served::Node(_) => format!("ithaca cluster init or add {}={}", arguments.node, at.log()),
+            Served::Node(_) => {
+                format!("ithaca cluster init or add {}={}", arguments.node, reached_at(at.log()))
+            }
         };
         out.either(
             || format!("{}, data {}; next: {next}", at.human(), arguments.data.display()),
             || at.json(),
         )
     })
+}
+
+/// Where others reach who listens there.
+fn reached_at(listen: SocketAddr) -> String {
+    if listen.ip().is_unspecified() { format!("HOST:{}", listen.port()) } else { listen.to_string() }
 }
 
 fn run(

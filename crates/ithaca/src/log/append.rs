@@ -96,6 +96,8 @@ enum Step {
     Appended(AppendTo),
     /// The input failed here: nothing follows.
     Failed(Failure),
+    /// The input ends here.
+    Ended,
 }
 
 /// Appends the input, as one entry or line by line.
@@ -122,9 +124,17 @@ pub fn run(
         let (sender, mut steps) = queue::bounded(UNPRINTED_MAX);
         // The client stays here until everything is printed: with its last clone its appends would end.
         let reader = env.spawn(append_lines(client.clone(), streams, input, sender));
-        let printed = print_in_order(target, &mut steps, out).await;
+        let mut line = 0;
+        let printed = print_in_order(target, &mut steps, out, &mut line).await;
         reader.abort();
-        printed
+        match printed {
+            Err(Failure::OutputClosed) if !ends(&mut steps).await => {
+                let line =
+                    format!("standard output was closed at line {line}: what follows may not be appended");
+                Err(Failure::unreachable(line))
+            }
+            printed => printed,
+        }
     })
 }
 
@@ -154,19 +164,35 @@ async fn append_lines(client: Client, streams: Vec<StreamId>, mut input: Input, 
             }
         }
         if ended {
-            return;
+            return drop(steps.send(Step::Ended).await);
         }
     }
 }
 
+/// Whether what is on its way is all there was, and is appended.
+async fn ends(steps: &mut queue::Receiver<Step>) -> bool {
+    while let Some(step) = steps.recv().await {
+        match step {
+            Step::Appended(append) => {
+                if append.await.is_err() {
+                    return false;
+                }
+            }
+            Step::Ended => return true,
+            Step::Failed(_) => return false,
+        }
+    }
+    false
+}
+
 /// Prints the position of line k as output line k, flushed whenever the next one is not there yet. Stops at the first
-/// failure and names its line.
+/// failure and names its line. `line` is the one that it has come to.
 async fn print_in_order(
     target: &Target<'_>,
     steps: &mut queue::Receiver<Step>,
     out: &mut Output,
+    line: &mut u64,
 ) -> Result<(), Failure> {
-    let mut line = 0u64;
     loop {
         let step = match steps.try_recv() {
             Some(step) => step,
@@ -178,10 +204,11 @@ async fn print_in_order(
                 }
             }
         };
-        line += 1;
+        *line += 1;
         let result = match step {
             Step::Appended(append) => durable(append, out).await?.map_err(Failure::from),
             Step::Failed(failure) => Err(failure),
+            Step::Ended => return out.flush(),
         };
         match result {
             Ok(placed) => target.print(out, &placed)?,
@@ -203,8 +230,14 @@ async fn durable(mut append: AppendTo, out: &mut Output) -> Result<Result<Placed
     if let Some(result) = ready.await {
         return Ok(result);
     }
-    out.flush()?;
-    Ok(append.await)
+    let flushed = out.flush();
+    match append.await {
+        Ok(placed) => {
+            flushed?;
+            Ok(Ok(placed))
+        }
+        failed => Ok(failed),
+    }
 }
 
 /// A file or the standard input.

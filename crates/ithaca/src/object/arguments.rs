@@ -163,7 +163,14 @@ pub enum MapCommand {
 pub struct Kept(pub Option<Duration>);
 
 fn kept(text: &str) -> Result<Kept, quantity::QuantityError> {
-    if text == "all" { Ok(Kept(None)) } else { quantity::duration(text).map(|span| Kept(Some(span))) }
+    match text {
+        "all" => Ok(Kept(None)),
+        // A shorter one would be kept as nothing at all.
+        _ => match quantity::duration(text)? {
+            span if span < Duration::from_millis(1) => Err(quantity::QuantityError::Nothing),
+            span => Ok(Kept(Some(span))),
+        },
+    }
 }
 
 /// What a transaction is held to.

@@ -4,20 +4,34 @@
 //! answered, and everything that was answered is on stable storage. So does `umount PATH`. A drive that fails ends it too, with
 //! exit code 3.
 
+use std::path::Path;
+
 use ithaca_env::fuse::{FuseError, MountOptions};
-use ithaca_env::real::{self, give_back_idle_memory, process, shutdown_signal};
+use ithaca_env::real::{self, files, give_back_idle_memory, process, shutdown_signal};
 use ithaca_env::task::{Ended, race};
 use ithaca_volume::Planted;
 use ithaca_volume::fuse::{Server, ServerOptions};
 
-use super::arguments::MountArgs;
+use super::arguments::{DirArgs, MountArgs};
 use super::rescue;
 use super::serve::{name_of, serve_locally};
 use super::sides::Rebuilt;
-use super::{context, failed};
+use super::{context, failed, links};
 use crate::failure::Failure;
 use crate::json::Object;
 use crate::output::Output;
+
+/// Refuses to hide the volume's own files behind what is mounted: no command would find them any more.
+fn refuse_own(at: &DirArgs, path: &Path) -> Result<(), Failure> {
+    let hidden = files::place(path).ok();
+    for file in links(&at.dirs).into_iter().flatten() {
+        let places = [Some(file.as_path()), file.parent()].into_iter().flatten().map(files::place);
+        if places.map(Result::ok).any(|place| place.is_some() && place == hidden) {
+            return Err(Failure::usage(format!("{} is where the volume lies", path.display())));
+        }
+    }
+    Ok(())
+}
 
 /// Serves until a signal comes or the file is unmounted.
 pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
@@ -26,6 +40,7 @@ pub fn run(arguments: &MountArgs, mut out: Output) -> Result<(), Failure> {
         let signalled = env.spawn(shutdown_signal());
         env.spawn(give_back_idle_memory(env.clone()));
         let MountArgs { at, rescue, read_cache, .. } = arguments;
+        refuse_own(at, &arguments.path)?;
         let (volume, rescued) = rescue::or_open(&env, at, *rescue, *read_cache).await?;
         let region =
             arguments.region.as_deref().map(|name| volume.region(name)).transpose().map_err(failed)?;

@@ -20,12 +20,15 @@ pub const WAY_OUT: &str = "`volume info --rescue` says what is left, `volume ser
 pub struct Rescued {
     pub version: Version,
     pub left_out: Option<LeftOut>,
+    /// Whether something is damaged of what is shown.
+    pub has_damage: bool,
 }
 
 impl fmt::Display for Rescued {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(LeftOut { segment, offset, seqs, groups, newest_version }) = &self.left_out else {
-            return write!(f, "read-only, nothing is lost");
+            let lost = if self.has_damage { "what is damaged cannot be read" } else { "nothing is lost" };
+            return write!(f, "read-only, {lost}");
         };
         let (link, index) = (link_of(*segment), index_of(*segment));
         let link = if link == 0 { String::new() } else { format!(" of link {link}") };
@@ -75,8 +78,9 @@ pub async fn or_open(
         return Ok((sides::open(env, at, chain).await?, None));
     }
     let (volume, left_out) = open(env, at, chain).await?;
-    let version = volume.info().version;
-    Ok((volume, Some(Rescued { version, left_out })))
+    let told = Told::of(&volume);
+    let rescued = Rescued { version: told.info.version, left_out, has_damage: told.known.damaged > 0 };
+    Ok((volume, Some(rescued)))
 }
 
 /// Shows the volume of these directories as it was before what is lost of it, for reading. Where its files cannot be written to they are
@@ -104,7 +108,7 @@ pub async fn open(
 pub async fn info(env: &Env, at: &DirArgs, out: &mut Output) -> Result<(), Failure> {
     let (volume, left_out) = open(env, at, with_read_cache(0)).await?;
     let told = Told::of(&volume);
-    let rescued = Rescued { version: told.info.version, left_out };
+    let rescued = Rescued { version: told.info.version, left_out, has_damage: told.known.damaged > 0 };
     out.either(|| format!("{}\n  {rescued}", human(&told)), || rescued.add_to(json(&told)))?;
     out.flush()?;
     volume.close().await.map_err(failed)

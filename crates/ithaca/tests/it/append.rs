@@ -1,6 +1,6 @@
 //! `ithaca log append`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use crate::harness::{Dev, ithaca, nobody, run, temp_dir};
@@ -16,6 +16,27 @@ fn lines_of_any_bytes_come_back_in_order_at_rising_positions() {
     assert!(positions.windows(2).all(|pair| pair[0] < pair[1]), "{positions:?}");
     let back = dev.run(&format!("log read --from {} --lines", positions[0])).expect(0);
     assert_eq!(back.stdout, [&input[..], b"\n"].concat());
+}
+
+#[test]
+fn who_goes_away_while_lines_are_left_is_not_told_that_all_are_appended() {
+    // `ithaca log append --lines big | head -1` ended with 0, most of it in no log.
+    let dir = temp_dir();
+    let dev = Dev::start(dir.path(), &[]);
+    let mut child = dev.command("log append --lines").stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut input = child.stdin.take().expect("piped");
+    let mut shown = BufReader::new(child.stdout.take().expect("piped"));
+    input.write_all(b"one\n").expect("it reads");
+    shown.read_line(&mut String::new()).expect("it prints");
+    drop(shown);
+    input.write_all(b"two\n").expect("it reads");
+    let status = child.wait().expect("it ends");
+    drop(input);
+    let mut told = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut told).expect("it says why");
+    assert_eq!(status.code(), Some(3), "{told}");
+    assert!(told.contains("standard output was closed at line 2"), "{told}");
+    assert_eq!(dev.run("log read --from 0 --lines").expect(0).stdout, b"one\ntwo\n");
 }
 
 #[test]

@@ -96,6 +96,7 @@ fn a_map_says_which_span_of_its_past_is_kept() {
     assert_eq!(dev.run("map history users all --json").expect(0).text(), "{\"history_ms\":null}\n");
     let told = dev.run("map history users 24x").expect(2).stderr;
     assert!(told.contains("24x"), "{told}");
+    dev.run("map history users 500us").expect(2);
     dev.feed("tx -", b"push things one\n").expect(0);
     dev.run("map history things 24h").expect(2);
 }

@@ -162,7 +162,7 @@ fn an_acceptor_that_is_behind_says_so_and_one_that_is_ahead_tells_what_was_decid
     let before = first(3);
     let (second, third) = (before.next_epoch(LogPos(5)), before.next_epoch(LogPos(5)).next_epoch(LogPos(9)));
     let mut acceptor = learned(&before, Planted::NONE);
-    assert_eq!(step(&mut acceptor, prepare(1, 3, 1)), ["1 asked for in epoch e3, served in epoch e1"]);
+    assert_eq!(step(&mut acceptor, prepare(1, 3, 1)), ["1 asked for in epoch 3, served in epoch 1"]);
     assert_eq!(step(&mut acceptor, learn(2, &third)), ["persist"]);
     assert_eq!(step(&mut acceptor, Input::Persisted), ["2 learned e3"]);
     assert_eq!(step(&mut acceptor, accept(3, 9, &second)), ["3 decided e3 tail 9"], "e2 is not known here");

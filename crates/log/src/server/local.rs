@@ -166,8 +166,8 @@ pub enum StartError {
     },
     /// The cluster's layout gives this node something to do that its settings leave out.
     #[error(
-        "node {} is given the role {missing} by the layout of epoch {epoch}, and its settings leave that out: \
-         remove the node from the cluster, and add it again with an empty data directory", node.0)]
+        "node {} is given the role {missing} by the layout of epoch {}, and its settings leave that out: \
+         remove the node from the cluster, and add it again with an empty data directory", node.0, epoch.0)]
     RoleLeftOut {
         /// The node.
         node: NodeId,

@@ -20,7 +20,7 @@ pub enum Refusal {
         sealed: Epoch,
     },
     /// Code 2. A sequencer or an acceptor serves another epoch.
-    #[error("asked for in epoch {asked}, served in epoch {serving}")]
+    #[error("asked for in epoch {}, served in epoch {}", asked.0, serving.0)]
     WrongEpoch {
         /// The epoch that it serves.
         serving: Epoch,
@@ -115,7 +115,7 @@ pub enum Refusal {
     #[error("the log is at its last position")]
     Exhausted,
     /// Code 18. There is no layout for the epoch yet, as far as the node knows.
-    #[error("no layout for epoch {epoch}")]
+    #[error("no layout for epoch {}", epoch.0)]
     NoLayout {
         /// The epoch that was asked for.
         epoch: Epoch,
@@ -134,14 +134,14 @@ pub enum Refusal {
     #[error("written here, and not certainly on every later replica")]
     NotRelayed,
     /// Code 22. The node does not know for certain that the epoch is the latest: what is not there may be elsewhere by now.
-    #[error("no lease on epoch {epoch}: the cluster may have gone on without this node")]
+    #[error("no lease on epoch {}: the cluster may have gone on without this node", epoch.0)]
     NoLease {
         /// The epoch of the request.
         epoch: Epoch,
     },
     /// Code 23. No layout was decided that is as was asked: that of `epoch`, the latest that the node knows, cannot be changed
     /// so, or is not the one that was asked about, or the others did not answer in time.
-    #[error("the layout of epoch {epoch} was not changed")]
+    #[error("the layout of epoch {} was not changed", epoch.0)]
     NotChanged {
         /// The latest epoch that the node knows.
         epoch: Epoch,

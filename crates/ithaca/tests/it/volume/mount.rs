@@ -152,4 +152,9 @@ fn what_cannot_be_mounted_is_said_in_one_line() {
     let ran = volume(&["mount", text(&disk), text(&nowhere)]);
     let said = ran.expect(2).stderr;
     assert!(said.contains("nowhere: no such file or folder to mount on"), "{said}");
+    // What hides the volume's own files leaves no way to them.
+    for own in [disk.clone(), disk.join("volume.chain")] {
+        let said = volume(&["mount", text(&disk), text(&own)]).expect(2).stderr;
+        assert!(said.contains("is where the volume lies"), "{said}");
+    }
 }
