@@ -333,7 +333,7 @@ fn a_server_names_what_to_do_next_by_whether_it_belongs_to_a_cluster() {
     };
     let ready = said("2");
     assert!(ready.contains("next: ithaca cluster init or add 2=127.0.0.1:"), "{ready}");
-    let told = run(ithaca(&["cluster", "init", "2=0.0.0.0:7420"]), b"").expect(2).stderr;
+    let told = run(ithaca(&["cluster", "init", "2=0.0.0.0:0"]), b"").expect(2).stderr;
     assert!(told.contains("others reach nobody at that address"), "{told}");
     drop(formed(dir.path(), 1, "--replicas 1"));
     let ready = said("1");

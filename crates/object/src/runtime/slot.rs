@@ -306,15 +306,7 @@ impl<O: Object> Slot<O> {
             if self.upto() < upto || !self.is_begun.get() {
                 continue;
             }
-            if let Some(last) = part.entries.last() {
-                self.runtime.decided.stands_in(last.pos, last.epoch);
-            }
-            for entry in &part.entries {
-                self.take(entry.pos, &entry.data);
-            }
-            self.gap.set(known.map(|known| Gap { known, read: part.upto }));
-            self.view.borrow_mut().advance(known.unwrap_or(part.upto));
-            self.take_ahead();
+            self.take_part(&part, known);
             // One that is in doubt may turn out to lack something.
             if doubt.is_none() {
                 self.consider();
@@ -395,6 +387,19 @@ impl<O: Object> Slot<O> {
             view.compare_nothing();
         }
         Ok(())
+    }
+
+    /// Takes a part of the stream. From `known` on, if it is given, it is not known whether something is missing: the view stays there.
+    fn take_part(&self, part: &StreamPart, known: Option<LogPos>) {
+        if let Some(last) = part.entries.last() {
+            self.runtime.decided.stands_in(last.pos, last.epoch);
+        }
+        for entry in &part.entries {
+            self.take(entry.pos, &entry.data);
+        }
+        self.gap.set(known.map(|known| Gap { known, read: part.upto }));
+        self.view.borrow_mut().advance(known.unwrap_or(part.upto));
+        self.take_ahead();
     }
 
     /// Takes an entry, and keeps its results if somebody waits for them.

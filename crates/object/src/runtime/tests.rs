@@ -446,7 +446,7 @@ fn whoever_waits_for_an_old_state_is_not_told_what_is_wrong_with_another_one() {
 #[test]
 fn who_asks_a_node_that_does_not_reach_the_log_is_told_when_the_first_is() {
     run(async |world| {
-        let nobody = ([127, 0, 0, 1], 9).into();
+        let nobody = ([127, 0, 0, 1], 0).into();
         let client = ClientOptions { endpoints: vec![nobody], ..ClientOptions::default() };
         let patience = client.timeout;
         let host = Host::new(&world.env, HostOptions { client, ..HostOptions::default() });
