@@ -78,12 +78,14 @@ impl Layout {
         stripes.filter(|stripe| stripe.replicas.contains(&node)).count()
     }
 
-    /// An epoch that `node` is sure to have sealed, on stable storage, before this layout was proposed: that of the layout before, if the node
-    /// was in use there and still is, because whoever could not be sealed went out. Both have an active range that names the node and holds
-    /// positions already: it was there before, since what begins at the tail may be new, and a range of other units would be another one.
+    /// An epoch that `node` is sure to have sealed, on stable storage, before this layout was proposed: that of the layout before, if the active
+    /// range names the node. Of those who were in use whoever could not be sealed went out, and of the others nobody came in. A layout that goes
+    /// on [without](Self::without) nodes says of epochs that there may never have been where they ended, and it is the same place for all.
     pub fn sealed_by(&self, node: NodeId) -> Option<Epoch> {
         let (active, decided) = (self.ranges.last()?, self.tails.last()?);
-        (active.start < decided.tail && active.is_held_by(node)).then_some(decided.epoch)
+        let may_be_after_loss =
+            self.tails.len() == limits::TAILS_MAX_COUNT && self.tails[0].tail == decided.tail;
+        (active.is_held_by(node) && !may_be_after_loss).then_some(decided.epoch)
     }
 
     /// What has to change so that `asked` is so; `None` if it is, or is on its way. Whether it can be shows

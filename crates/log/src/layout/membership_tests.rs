@@ -320,10 +320,10 @@ fn who_was_in_the_active_range_before_and_is_in_it_now_has_sealed_the_epoch_befo
     assert_eq!(sealed(&layout), [None; 3]);
     for (tail, change_to, expected) in [
         (10, Change::default(), [Some(1); 3]),
-        (20, lost(&[3]), [None; 3]),
-        (20, Change::default(), [None; 3]),
+        (20, lost(&[3]), [Some(2), Some(2), None]),
+        (20, Change::default(), [Some(3), Some(3), None]),
         (30, Change::default(), [Some(4), Some(4), None]),
-        (30, joined(&[3]), [None; 3]),
+        (30, joined(&[3]), [Some(5); 3]),
         (40, Change::default(), [Some(6); 3]),
         (50, Change { min_replicas: Some(1), ..Change::default() }, [Some(7); 3]),
     ] {

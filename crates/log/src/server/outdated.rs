@@ -1,8 +1,8 @@
 //! A node on an older copy of its data, as a snapshot of a virtual machine is that was put back: found where layouts prove it.
 //!
 //! ```text
-//!   layout    5 ─────► 6 ─────► 7        6 and 7 have the same active range, with node 3 in it, and it holds positions at the tail of 6:
-//!   sealed       5        6              node 3 was sealed in 6 before 7 was proposed, and its answer was durable
+//!   layout    5 ─────► 6 ─────► 7        the active range of 7 names node 3:
+//!   sealed       5        6              it was sealed in 6 before 7 was proposed, and its answer was durable
 //!                ▲
 //!                └─ a copy of node 3 that was made here says 5, and is told of 7
 //! ```

@@ -91,6 +91,40 @@ fn a_node_on_an_older_copy_of_its_data_ends_when_it_hears_what_it_has_sealed_sin
 }
 
 #[test]
+fn an_older_copy_that_is_there_before_the_others_is_not_sealed_for_new() {
+    // The end of the log was what it remembered, so that what it had acknowledged since became junk for everybody.
+    for first in [[3, 1], [1, 3]] {
+        run(async move |env| {
+            let mut cluster = Cluster::form(&env, 3, 2, |dir, id| node_options(dir, id, SEGMENTS)).await;
+            append(&cluster).await;
+            cluster.kill(3);
+            let copy = TempDir::new().expect("a directory");
+            for file in [REGISTER, CHAIN] {
+                cluster.copy(&env, 3, file, &copy).await;
+            }
+            // The range that it comes back to begins at the end of the log, and so it does in all layouts that there are.
+            cluster.until(&env, "3 is out", |layout| layout.in_use().count() == 2).await;
+            start(&mut cluster, &env).await;
+            whole(&cluster, &env).await;
+            append(&cluster).await;
+            cluster.crash();
+            cluster.put_back(3, copy);
+            for id in first {
+                cluster.start(&env, id, |dir, id| node_options(dir, id, SEGMENTS)).await;
+            }
+            let end = env.timeout(PATIENCE, cluster.node(3).ended()).await.expect("it hears of it");
+            assert!(end.to_string().contains("is older than what it told its cluster"), "{end}");
+            cluster.kill(3);
+            cluster.start(&env, 2, |dir, id| node_options(dir, id, SEGMENTS)).await;
+            for number in 0..20 {
+                let entry = cluster.client.read(LogPos(number)).await.expect("read");
+                assert_eq!(entry.data, Bytes::from(format!("entry {}", number % 10)));
+            }
+        });
+    }
+}
+
+#[test]
 fn a_unit_that_is_older_than_the_register_of_its_node_is_not_started() {
     run(async |env| {
         let (mut cluster, copy) = with_copy(&env, &[CHAIN]).await;

@@ -16,7 +16,7 @@ use crate::client::{CallError, ClientError};
 use crate::layout::{Change, ChangeError, Layout, Node as Listed, NodeState, TailError};
 use crate::pos::NodeId;
 use crate::server::decide::{Preparation, Prepared, Proposal, learn, prepare};
-use crate::wire::{Refusal, Seal, Sealed};
+use crate::wire::{Refusal, Roles, Seal, Sealed};
 
 /// How long acceptors may take in each phase.
 const DECIDE_PATIENCE: Duration = Duration::from_millis(500);
@@ -80,12 +80,16 @@ pub(super) async fn reconfigure(
         // It is driven home: its own proposer has sealed and waited for it.
         Some(found) => found,
         None => {
-            let sealed = seal(member, before, &change.lost, &prepared).await;
+            let sealed = seal(member, before, change, &prepared).await;
             let tail = before.find_tail(&sealed)?;
             let mut change = change.clone();
             change.trimmed = member.trimmed.get();
-            // A unit that may still accept writes of the old epoch has no place in the next.
-            change.lost.extend(before.missed_if_lost().filter(|node| !sealed.contains_key(node)));
+            // A unit that may still accept writes of the old epoch has no place in the next. Nor has one that comes in and is not sure to have
+            // sealed it: by that an older copy of it is known (outdated.rs).
+            let units = change.joined.iter().filter(|node| node.roles.has(Roles::UNIT));
+            let coming: Vec<NodeId> = units.map(|node| node.id).collect();
+            let named = before.missed_if_lost().chain(coming);
+            change.lost.extend(named.filter(|node| !sealed.contains_key(node)));
             change.lost.sort();
             change.lost.dedup();
             let mut completed = Vec::new();
@@ -117,18 +121,19 @@ pub(super) async fn reconfigure(
 }
 
 /// Seals the epoch of `before` at every node that can be reached: what each unit said. One that does not know that layout is told it.
-/// Nodes that are taken to be `gone`, or are out already, are asked too, but hardly waited for: every reconfiguration would stand still
-/// for one that is dead.
+/// Nodes that are taken to be gone, or are out already and do not come in, are asked too, but hardly waited for: every reconfiguration would
+/// stand still for one that is dead.
 async fn seal(
     member: &Rc<Member>,
     before: &Layout,
-    gone: &[NodeId],
+    change: &Change,
     prepared: &Prepared,
 ) -> BTreeMap<NodeId, Sealed> {
     let now = member.env.now();
     let seal_one = async |Listed { id: node, state, .. }: &Listed| {
         let (node, is_out) = (*node, *state == NodeState::Out);
-        let patience = match is_out || gone.contains(&node) {
+        let comes = change.joined.iter().any(|joined| joined.id == node);
+        let patience = match (is_out && !comes) || change.lost.contains(&node) {
             true => GONE_PATIENCE.min(prepared.leases_left(node)),
             false => SEAL_PATIENCE,
         };
