@@ -313,8 +313,8 @@ fn a_node_that_is_lost_as_its_room_changes_goes_out_all_the_same() {
 }
 
 #[test]
-fn who_was_in_the_active_range_before_and_is_in_it_now_has_sealed_the_epoch_before() {
-    // Node 3 goes out and comes back; what was not in use, or is not, has perhaps not been sealed.
+fn who_is_in_the_active_range_has_sealed_the_epoch_before() {
+    // Node 3 goes out, when perhaps it was not sealed, and comes back, for which it was.
     let sealed = |layout: &Layout| [1, 2, 3].map(|id| layout.sealed_by(NodeId(id)).map(|epoch| epoch.0));
     let mut layout = first(3, 2);
     assert_eq!(sealed(&layout), [None; 3]);

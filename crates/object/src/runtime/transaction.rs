@@ -45,7 +45,7 @@ pub struct TxOptions {
     pub isolation: Isolation,
     /// Which snapshot they read.
     pub begin: Begin,
-    /// How often [`Runtime::transact`] runs one again that aborted.
+    /// How often [`Runtime::transact`] runs one again that aborted; with [`Begin::At`] it never does.
     pub retries: u32,
 }
 
@@ -117,8 +117,8 @@ impl Runtime {
     }
 
     /// Runs `body` in a transaction and commits it; again, after a while, if it aborts because of a conflict. With [`Begin::Local`] that is at
-    /// once the first time, if the views have by then what was in its way. An error of `body` aborts it and is returned: what it saw was one
-    /// snapshot, so the error is not one of timing.
+    /// once the first time, if the views have by then what was in its way; with [`Begin::At`] never, as the same would be in its way. An error of
+    /// `body` aborts it and is returned: what it saw was one snapshot, so the error is not one of timing.
     ///
     /// Errors: those of `body`; `Aborted` after as many runs as the options allow; `Unknown` (it may be committed).
     pub async fn transact<T, E: From<ObjectError>>(
